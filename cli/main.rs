@@ -1,0 +1,2 @@
+//! The toolwarden command line.
+fn main() {}

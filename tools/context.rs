@@ -1,0 +1,139 @@
+//! What a running tool holds: its grants, its cancel signal, and the ports that lead up.
+//!
+//! Least authority: a port is there only when the tool's [`crate::tool::Needs`] name it. The three ways up (call
+//! a tool, start child runs) are ports that the runtime implements; the runtime sets the origin, so a nested call
+//! passes the same route as any other.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cancellation::Cancellation;
+use crate::effects::clock::Clock;
+use crate::ids::{InvocationId, SessionId, TaskId, ToolName};
+use crate::outcome::ToolOutcome;
+use crate::tool::{Capabilities, ToolDefinition};
+use crate::workspace::Workspace;
+use crate::workspace::seen::SeenFiles;
+
+/// What a tool holds while it runs; cheap to clone.
+#[derive(Clone)]
+pub struct ToolContext {
+    /// The call.
+    pub invocation: InvocationId,
+    /// The session it belongs to; identity never comes from an argument.
+    pub session: SessionId,
+    /// Where it works.
+    pub workspace: Workspace,
+    /// What this session has read, for refusing writes over changes it never saw.
+    pub seen: Arc<SeenFiles>,
+    /// Given when the call is to end.
+    pub cancel: Cancellation,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Takes text while the call runs; it reaches hosts, never the model.
+    pub progress: Arc<dyn Progress>,
+    /// Calls other tools; only for tools that need it.
+    pub invoke: Option<Arc<dyn Invoke>>,
+    /// Starts child runs; only for tools that need it.
+    pub delegate: Option<Arc<dyn Delegate>>,
+}
+
+/// Takes output while a call runs.
+pub trait Progress: Send + Sync {
+    /// One piece of text; must not block.
+    fn delta(&self, text: &str);
+}
+
+/// Drops everything: for calls that nobody watches.
+#[derive(Debug, Clone, Copy)]
+pub struct NoProgress;
+
+impl Progress for NoProgress {
+    fn delta(&self, _text: &str) {}
+}
+
+/// A tool call before anything was decided about it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// Which tool.
+    pub tool: ToolName,
+    /// With what.
+    pub arguments: Value,
+}
+
+/// Calls tools through the governed route.
+pub trait Invoke: Send + Sync {
+    /// Calls many tools, at most `width` at a time, and returns their outcomes in the order of `calls`.
+    /// Dropping the future cancels what runs.
+    fn invoke_all(&self, calls: Vec<ToolCall>, width: usize) -> BoxFuture<'_, Vec<ToolOutcome>>;
+
+    /// What this call could do, as its tool declares it; none for an unknown tool.
+    fn capabilities(&self, call: &ToolCall) -> Option<Capabilities>;
+
+    /// The tools that may be named here, sorted by name.
+    fn available(&self) -> Vec<ToolDefinition>;
+}
+
+/// One child run to start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChildTask {
+    /// Which agent: decides instructions and the tools it may use.
+    pub agent: String,
+    /// A few words for people.
+    pub description: String,
+    /// What it is asked.
+    pub prompt: String,
+    /// The most model rounds it may take; the agent's own limit when none.
+    pub max_steps: Option<u32>,
+}
+
+/// When a fan-out ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FanOutPolicy {
+    /// At most this many at a time.
+    pub width: usize,
+    /// End once this many have succeeded.
+    pub enough_successes: Option<usize>,
+    /// End after this many milliseconds with what there is.
+    pub timeout_ms: Option<u64>,
+}
+
+/// How one child run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChildResult {
+    /// Its id.
+    pub task: TaskId,
+    /// Its own session.
+    pub session: SessionId,
+    /// Which agent ran.
+    pub agent: String,
+    /// Whether it came to an answer.
+    pub success: bool,
+    /// The answer, or why there is none.
+    pub output: String,
+    /// Files and addresses that its calls named, at most 64.
+    pub source_anchors: Vec<String>,
+}
+
+/// How a whole fan-out of child runs ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChildResults {
+    /// One for each task, in the order asked.
+    pub results: Vec<ChildResult>,
+    /// Whether the time-out ended it.
+    pub timed_out: bool,
+    /// Whether enough successes ended it.
+    pub returned_early: bool,
+}
+
+/// Starts child runs.
+pub trait Delegate: Send + Sync {
+    /// The agents that may be named, with what each is for, sorted by name.
+    fn agents(&self) -> Vec<(String, String)>;
+
+    /// Runs the tasks to their ends. Dropping the future cancels what runs.
+    fn delegate(&self, tasks: Vec<ChildTask>, policy: FanOutPolicy) -> BoxFuture<'_, ChildResults>;
+}

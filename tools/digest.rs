@@ -1,0 +1,91 @@
+//! Content digests: `sha256:` and 64 lower-case hex digits, over exactly the bytes given.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+/// A SHA-256 digest in its written form.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Digest(String);
+
+impl Digest {
+    /// The digest of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self::from_hash(&Sha256::digest(bytes))
+    }
+
+    /// The digest of `domain`, a zero byte, and `bytes`: two uses of one text never share a digest.
+    pub fn of_domain(domain: &str, bytes: &[u8]) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(domain.as_bytes());
+        hash.update([0]);
+        hash.update(bytes);
+        Self::from_hash(&hash.finalize())
+    }
+
+    /// The digest of a JSON value in canonical form (RFC 8785): key order and spacing do not count.
+    pub fn of_json(value: &Value) -> Self {
+        match serde_jcs::to_vec(value) {
+            Ok(canonical) => Self::of(&canonical),
+            // Canonical form has no place for a number outside of a double's range: its own text is its form.
+            Err(_) => Self::of(value.to_string().as_bytes()),
+        }
+    }
+
+    fn from_hash(hash: &[u8]) -> Self {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        let mut text = String::with_capacity(7 + 2 * hash.len());
+        text.push_str("sha256:");
+        for byte in hash {
+            text.push(char::from(HEX[usize::from(byte >> 4)]));
+            text.push(char::from(HEX[usize::from(byte & 15)]));
+        }
+        Self(text)
+    }
+
+    /// `sha256:<64 hex digits>`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The 64 hex digits alone.
+    pub fn hex(&self) -> &str {
+        &self.0["sha256:".len()..]
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::Digest;
+
+    #[test]
+    fn a_known_answer_and_the_empty_text() {
+        assert_eq!(Digest::of(b"ok\n").hex()[..16], *"dc51b8c96c2d745d");
+        assert_eq!(Digest::of(b"").hex()[..16], *"e3b0c44298fc1c14");
+    }
+
+    #[test]
+    fn key_order_does_not_count_but_values_do() {
+        let one = json!({"a": 1, "b": [1, 2]});
+        let other = json!({"b": [1, 2], "a": 1});
+        assert_eq!(Digest::of_json(&one), Digest::of_json(&other));
+        assert_ne!(Digest::of_json(&one), Digest::of_json(&json!({"a": 1, "b": [2, 1]})));
+    }
+}

@@ -1,0 +1,27 @@
+//! Ports: every way in which the project touches the world, each with its real side in a file of its own.
+//!
+//! The simulation has a twin of the same name for each. `clippy.toml` bans the ambient ways (std::fs, clocks,
+//! random numbers, processes, sockets, the environment) everywhere but in these files.
+
+pub mod clock;
+pub mod entropy;
+pub mod files;
+pub mod processes;
+
+use std::sync::Arc;
+
+/// The ports that belong to no workspace.
+#[derive(Clone)]
+pub struct Effects {
+    /// Moments and spans.
+    pub clock: Arc<dyn clock::Clock>,
+    /// Randomness, for ids.
+    pub entropy: Arc<dyn entropy::Entropy>,
+}
+
+impl Effects {
+    /// The real world.
+    pub fn real() -> Self {
+        Self { clock: Arc::new(clock::SystemClock::new()), entropy: Arc::new(entropy::SystemEntropy) }
+    }
+}

@@ -1,0 +1,120 @@
+//! The processes port: run one command to its end, hand out its bytes as they come, leave nothing behind.
+//!
+//! A command gets its own session and process group, no controlling terminal, exactly the environment given, and
+//! the null device (or exactly the bytes given) as standard input.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use thiserror::Error;
+
+use crate::cancellation::{CancelReason, Cancellation};
+
+/// Runs commands.
+pub trait Processes: Send + Sync {
+    /// Runs `command` to its end. When `stop` is given it ends in order: TERM to the group, grace, KILL to the
+    /// group, reaped. Dropping the future kills the group at once.
+    fn run(
+        &self,
+        command: CommandSpec,
+        sink: Arc<dyn OutputSink>,
+        stop: Cancellation,
+    ) -> BoxFuture<'static, Result<ProcessEnd, ProcessError>>;
+}
+
+/// What to run. Nothing is inherited that does not stand here.
+#[derive(Debug, Clone)]
+pub struct CommandSpec {
+    /// The program, found along the `PATH` of `env`.
+    pub program: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// The whole environment.
+    pub environment: BTreeMap<String, String>,
+    /// The working directory.
+    pub folder: PathBuf,
+    /// Bytes for standard input; none means the null device.
+    pub stdin: Option<Vec<u8>>,
+    /// The span from TERM to KILL.
+    pub grace: Duration,
+    /// How long output is still read after the command itself has ended, because a background child of it may
+    /// hold the pipes for ever.
+    pub drain: Duration,
+}
+
+/// Which stream a chunk came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// Takes the bytes of a running command, in order of arrival.
+pub trait OutputSink: Send + Sync {
+    /// One chunk; must not block.
+    fn push(&self, stream: Stream, bytes: &[u8]);
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessEnd {
+    /// The command's own status.
+    pub status: ProcessStatus,
+    /// Why it was stopped, when it did not end by itself.
+    pub stopped: Option<CancelReason>,
+    /// Whether a background child still held a pipe when the drain was over.
+    pub output_held: bool,
+    /// Whether children of the command were still running when it had ended, and were killed.
+    pub killed_background: bool,
+}
+
+/// The status of an ended process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessStatus {
+    /// It called exit.
+    Exited {
+        /// 0 to 255.
+        code: i32,
+    },
+    /// A signal ended it.
+    Signalled {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// It could not be reaped in time.
+    Unknown,
+}
+
+/// Why a command could not be run.
+#[derive(Debug, Error)]
+pub enum ProcessError {
+    /// The program could not be started.
+    #[error("cannot start {program}: {source}")]
+    Start {
+        /// The program.
+        program: String,
+        /// The system's own words.
+        source: std::io::Error,
+    },
+    /// Waiting for it failed.
+    #[error("lost track of {program}: {source}")]
+    Wait {
+        /// The program.
+        program: String,
+        /// The system's own words.
+        source: std::io::Error,
+    },
+    /// The node that was to run it ended first.
+    #[error("{program} was not run to its end: {reason}")]
+    Unsupervised {
+        /// The program.
+        program: String,
+        /// What happened.
+        reason: String,
+    },
+}

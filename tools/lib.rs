@@ -1,0 +1,27 @@
+//! What a tool is, what it may touch, and every built-in tool.
+//!
+//! The ground floor of toolwarden: a tool author needs no other crate. Nothing here knows actors, sessions or
+//! policy, so a tool cannot go round governance even by mistake: what must go up (a nested call, a child run)
+//! goes through the ports that its [`context::ToolContext`] was given.
+
+pub mod cancellation;
+pub mod digest;
+pub mod ids;
+pub mod workspace_path;
+
+pub mod effects;
+pub mod outcome;
+
+pub mod schema;
+pub mod workspace;
+
+pub mod context;
+
+pub mod tool;
+
+pub mod registry;
+pub mod search;
+
+pub mod builtin;
+
+pub mod catalog;

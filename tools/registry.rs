@@ -1,0 +1,124 @@
+//! The tools of one session by name: one catalogue feeds the model's list, the schema check and the executor.
+//!
+//! A registry is immutable once built; a changed set is a new registry, so a running call never sees a tool
+//! appear, change or go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::ids::ToolName;
+use crate::schema::{Schema, SchemaCache, SchemaError};
+use crate::tool::{Tool, ToolDefinition};
+
+/// Longest name of a tool, in bytes.
+pub const TOOL_NAME_BYTES_MAX: usize = 128;
+
+/// A tool with its compiled schema.
+pub struct Registered {
+    /// The tool.
+    pub tool: Arc<dyn Tool>,
+    /// Its compiled `parameters`.
+    pub schema: Arc<Schema>,
+}
+
+/// Tools by name.
+#[derive(Clone, Default)]
+pub struct Registry {
+    tools: BTreeMap<ToolName, Arc<Registered>>,
+}
+
+/// Why a tool cannot be registered.
+#[derive(Debug, Error)]
+pub enum RegistryError {
+    /// The name is taken.
+    #[error("a tool named {name} is registered already")]
+    Taken {
+        /// The name.
+        name: ToolName,
+    },
+    /// The name has other characters than `[A-Za-z0-9_-]`, none, or too many.
+    #[error("{name:?} is not a tool name: use 1 to {TOOL_NAME_BYTES_MAX} of A-Z a-z 0-9 _ -")]
+    Name {
+        /// The name.
+        name: ToolName,
+    },
+    /// Its schema cannot be used.
+    #[error("tool {name}: {source}")]
+    Schema {
+        /// The name.
+        name: ToolName,
+        /// Why.
+        source: SchemaError,
+    },
+}
+
+impl Registry {
+    /// Builds a registry; names must be unique and schemas usable.
+    ///
+    /// # Errors
+    /// [`RegistryError`] for the first tool that cannot be registered.
+    pub fn build(tools: impl IntoIterator<Item = Arc<dyn Tool>>, schemas: &SchemaCache) -> Result<Self, RegistryError> {
+        let mut registry = Self::default();
+        for tool in tools {
+            let spec = tool.spec();
+            let name = spec.name.clone();
+            let well_formed = (1..=TOOL_NAME_BYTES_MAX).contains(&name.as_str().len())
+                && name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+            if !well_formed {
+                return Err(RegistryError::Name { name });
+            }
+            if registry.tools.contains_key(&name) {
+                return Err(RegistryError::Taken { name });
+            }
+            let schema = schemas
+                .compile(&spec.parameters)
+                .map_err(|source| RegistryError::Schema { name: name.clone(), source })?;
+            registry.tools.insert(name, Arc::new(Registered { tool, schema }));
+        }
+        Ok(registry)
+    }
+
+    /// The tool of this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Registered>> {
+        self.tools.get(name)
+    }
+
+    /// All names, hidden tools included, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &ToolName> {
+        self.tools.keys()
+    }
+
+    /// All tools, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Registered>> {
+        self.tools.values()
+    }
+
+    /// What a model is told: visible tools only, sorted by name.
+    pub fn definitions(&self) -> Vec<ToolDefinition> {
+        self.iter()
+            .filter(|entry| entry.tool.spec().model_visible)
+            .map(|entry| entry.tool.spec().definition())
+            .collect()
+    }
+
+    /// The same tools without those that `keep` refuses.
+    #[must_use]
+    pub fn filtered(&self, keep: impl Fn(&ToolName) -> bool) -> Self {
+        let tools = self.tools.iter().filter(|(name, _)| keep(name));
+        Self { tools: tools.map(|(name, entry)| (name.clone(), Arc::clone(entry))).collect() }
+    }
+
+    /// The names closest to one that is unknown, for an error that helps.
+    pub fn similar(&self, name: &str) -> Vec<&ToolName> {
+        let wanted = name.to_ascii_lowercase();
+        self.names()
+            .filter(|known| {
+                let known = known.as_str().to_ascii_lowercase();
+                known == wanted || known.contains(&wanted) || wanted.contains(&known)
+            })
+            .take(3)
+            .collect()
+    }
+}

@@ -1,0 +1,1 @@
+//! Searching a workspace: walking it, matching lines, matching paths, ranking passages.

@@ -1,0 +1,228 @@
+//! What a tool is: a static description, and one function.
+//!
+//! A tool holds nothing between calls. The same description feeds the model's list, the schema check and the
+//! permission rules, so that they cannot drift apart.
+
+use std::fmt;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::context::ToolContext;
+use crate::ids::ToolName;
+use crate::outcome::ToolOutcome;
+
+/// The future of one call.
+pub type ToolFuture<'a> = BoxFuture<'a, ToolOutcome>;
+
+/// A tool.
+pub trait Tool: Send + Sync + 'static {
+    /// Its static description.
+    fn spec(&self) -> &ToolSpec;
+
+    /// What a call with these arguments could do. The arguments have passed the schema.
+    fn capabilities(&self, _arguments: &Value) -> Capabilities {
+        Capabilities::conservative()
+    }
+
+    /// Why a call with these arguments should be confirmed by a person although a rule allows it.
+    fn requires_confirmation(&self, _arguments: &Value) -> Option<String> {
+        None
+    }
+
+    /// What a permission rule's pattern is matched against.
+    fn subject(&self, arguments: &Value) -> Subject {
+        Subject::Text(arguments.to_string())
+    }
+
+    /// Does it. When `ctx.cancel` is given, it ends soon and leaves nothing running; dropping the future at any
+    /// moment must leave nothing running either.
+    fn call<'a>(&'a self, ctx: &'a ToolContext, arguments: Value) -> ToolFuture<'a>;
+}
+
+/// The static description of a tool.
+#[derive(Debug, Clone)]
+pub struct ToolSpec {
+    /// Its name.
+    pub name: ToolName,
+    /// When to use it, when not, and what the result means.
+    pub description: String,
+    /// JSON Schema (2020-12) that arguments must fit; closed objects.
+    pub parameters: Value,
+    /// What the model is shown instead, where a provider refuses `parameters`.
+    pub model_parameters: Option<Value>,
+    /// Whether the model sees it; hidden tools stay callable by the host.
+    pub model_visible: bool,
+    /// Which bulkhead its calls wait at.
+    pub lane: Lane,
+    /// The ports it holds while it runs.
+    pub needs: Needs,
+}
+
+impl ToolSpec {
+    /// What a model or a caller is told of it.
+    pub fn definition(&self) -> ToolDefinition {
+        ToolDefinition {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            parameters: self.model_parameters.clone().unwrap_or_else(|| self.parameters.clone()),
+        }
+    }
+}
+
+/// What a model is told of a tool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolDefinition {
+    /// Its name.
+    pub name: ToolName,
+    /// Its description.
+    pub description: String,
+    /// Its parameters as JSON Schema.
+    pub parameters: Value,
+}
+
+/// The ways up that a tool holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// It writes files.
+    pub write: bool,
+    /// It runs commands.
+    pub exec: bool,
+    /// It calls other tools; its own slot is given back while it runs.
+    pub invoke: bool,
+    /// It starts child runs; its own slot is given back while it runs.
+    pub delegate: bool,
+}
+
+impl Needs {
+    /// Whether the tool's work is other calls: such a tool holds no slot, or a full lane of parents would wait
+    /// for children that need the same lane.
+    pub fn nests(self) -> bool {
+        self.invoke || self.delegate
+    }
+}
+
+/// A lane: calls of one kind share its permits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lane {
+    /// Requests to models.
+    Model,
+    /// Orchestration: batch, task, program.
+    Control,
+    /// Reads of the workspace.
+    Query,
+    /// Everything that changes something.
+    Execute,
+    /// Plain HTTP.
+    Network,
+    /// Web search.
+    Search,
+    /// Browser pages.
+    Browser,
+    /// One MCP server.
+    Mcp(String),
+}
+
+impl fmt::Display for Lane {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Model => out.write_str("model"),
+            Self::Control => out.write_str("control"),
+            Self::Query => out.write_str("query"),
+            Self::Execute => out.write_str("execute"),
+            Self::Network => out.write_str("network"),
+            Self::Search => out.write_str("search"),
+            Self::Browser => out.write_str("browser"),
+            Self::Mcp(server) => write!(out, "mcp:{server}"),
+        }
+    }
+}
+
+/// The shape of a tool's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputKind {
+    /// Prose or listings.
+    Text,
+    /// JSON.
+    Structured,
+    /// A diff.
+    Diff,
+    /// Text with attachments.
+    Mixed,
+}
+
+/// What a call could do, by its tool's own declaration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// Changes nothing.
+    pub read_only: bool,
+    /// Twice is as good as once.
+    pub idempotent: bool,
+    /// Can go on after an interruption.
+    pub resumable: bool,
+    /// Ends cleanly when cancelled.
+    pub cancellation_safe: bool,
+    /// Takes `limit` and `cursor`.
+    pub supports_pagination: bool,
+    /// How many such calls may run beside each other.
+    pub max_parallelism: usize,
+    /// The shape of its output.
+    pub output_kind: OutputKind,
+}
+
+impl Capabilities {
+    /// Nothing is promised.
+    pub fn conservative() -> Self {
+        Self {
+            read_only: false,
+            idempotent: false,
+            resumable: false,
+            cancellation_safe: false,
+            supports_pagination: false,
+            max_parallelism: 1,
+            output_kind: OutputKind::Text,
+        }
+    }
+
+    /// A paginated read, this many beside each other.
+    pub fn read_only_paginated(max_parallelism: usize) -> Self {
+        Self {
+            read_only: true,
+            idempotent: true,
+            resumable: true,
+            cancellation_safe: true,
+            supports_pagination: true,
+            max_parallelism,
+            output_kind: OutputKind::Text,
+        }
+    }
+
+    /// A plain read, this many beside each other.
+    pub fn parallel_safe_read(max_parallelism: usize) -> Self {
+        Self { resumable: false, supports_pagination: false, ..Self::read_only_paginated(max_parallelism) }
+    }
+
+    /// Whether `batch` may run such calls beside each other.
+    pub fn allows_parallel_batch(&self) -> bool {
+        self.read_only && self.idempotent && self.cancellation_safe && self.max_parallelism > 1
+    }
+}
+
+/// What a permission rule's pattern is matched against.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// A shell command line, judged by its parsed parts.
+    Command(String),
+    /// Workspace paths as the caller wrote them; they are resolved before they are judged.
+    Paths {
+        /// The paths.
+        paths: Vec<String>,
+        /// Whether they are written.
+        write: bool,
+    },
+    /// Any other text.
+    Text(String),
+}

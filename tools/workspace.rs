@@ -1,0 +1,114 @@
+//! A workspace: where tools work, what may be done there, and who provides it.
+//!
+//! A capability without its provider is never honoured: asking for `exec` without a command runner gives a
+//! workspace without `exec`.
+
+pub mod local;
+pub mod seen;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::effects::files::Files;
+use crate::effects::processes::Processes;
+
+/// What may be done in a workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct WorkspaceCapabilities {
+    /// Files may be read.
+    pub read: bool,
+    /// Files may be written.
+    pub write: bool,
+    /// Commands may be run.
+    pub exec: bool,
+    /// Files may be searched.
+    pub search: bool,
+}
+
+impl WorkspaceCapabilities {
+    /// Everything.
+    pub fn local_default() -> Self {
+        Self { read: true, write: true, exec: true, search: true }
+    }
+
+    /// Reading and searching alone.
+    pub fn read_only() -> Self {
+        Self { read: true, write: false, exec: false, search: true }
+    }
+}
+
+/// The bundle that a session works on; cheap to clone.
+#[derive(Clone)]
+pub struct Workspace {
+    display_root: Arc<str>,
+    capabilities: WorkspaceCapabilities,
+    files: Arc<dyn Files>,
+    commands: Option<Commands>,
+}
+
+/// How commands run in a workspace: the runner, and the folder on this machine that they start in.
+#[derive(Clone)]
+pub struct Commands {
+    /// The runner.
+    pub processes: Arc<dyn Processes>,
+    /// The workspace's folder.
+    pub folder: PathBuf,
+}
+
+impl Workspace {
+    /// Bundles providers; capabilities without a provider are taken away.
+    pub fn new(
+        display_root: impl Into<Arc<str>>,
+        wanted: WorkspaceCapabilities,
+        files: Arc<dyn Files>,
+        commands: Option<Commands>,
+    ) -> Self {
+        let capabilities = WorkspaceCapabilities { exec: wanted.exec && commands.is_some(), ..wanted };
+        let commands = commands.filter(|_| capabilities.exec);
+        Self { display_root: display_root.into(), capabilities, files, commands }
+    }
+
+    /// How the root is shown to people.
+    pub fn display_root(&self) -> &str {
+        &self.display_root
+    }
+
+    /// What may be done here.
+    pub fn capabilities(&self) -> WorkspaceCapabilities {
+        self.capabilities
+    }
+
+    /// Its files.
+    pub fn files(&self) -> &Arc<dyn Files> {
+        &self.files
+    }
+
+    /// Its command runner, when it has one.
+    pub fn commands(&self) -> Option<&Commands> {
+        self.commands.as_ref()
+    }
+
+    /// The same workspace with another command runner in front of the folder (the runtime puts every command
+    /// under a supervised node this way).
+    #[must_use]
+    pub fn with_processes(&self, processes: Arc<dyn Processes>) -> Self {
+        let commands = self.commands.as_ref().map(|now| Commands { processes, folder: now.folder.clone() });
+        Self { commands, ..self.clone() }
+    }
+
+    /// The same workspace with fewer capabilities; none can be added.
+    #[must_use]
+    pub fn narrowed(&self, to: WorkspaceCapabilities) -> Self {
+        let now = self.capabilities;
+        let capabilities = WorkspaceCapabilities {
+            read: now.read && to.read,
+            write: now.write && to.write,
+            exec: now.exec && to.exec,
+            search: now.search && to.search,
+        };
+        let commands = self.commands.clone().filter(|_| capabilities.exec);
+        Self { capabilities, commands, ..self.clone() }
+    }
+}

@@ -1,0 +1,1 @@
+//! A folder on this machine, held by descriptor.
