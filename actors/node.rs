@@ -1,0 +1,879 @@
+//! A node of the supervision tree: one piece of work, its children, one cancel path down, one ending up.
+//!
+//! A session, a run, an invocation, a call, a fan-out and a process group are nodes of this one kind; what a node
+//! does is its *body*, a future given by whoever spawns it. The node itself only keeps the promises:
+//! - a cancel reaches every level at once (each node passes it on before it waits for anything);
+//! - a node ends after all of its children have ended, and says so when one could not be waited for;
+//! - there is exactly one ending, whether the body returned, panicked, was aborted or could not be stopped;
+//! - whoever waits for a node and goes away cancels it.
+//!
+//! Holds: its children, its body's task, its ending. Supervised by: its parent node (the root by a supervisor).
+//! Restart: temporary, always; trying again is a decision of the route. Mailbox bound: one message for each spawn
+//! (bounded by [`CHILDREN_MAX`]), cancel and body's end. Reports: its ending, in the state that the supervision
+//! event carries: that event is the one authority for the end of a child.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use toolwarden_tools::cancellation::{CancelReason, Cancellation};
+
+/// Most children that a node holds at a time; a further one is refused.
+pub const CHILDREN_MAX: usize = 65_536;
+
+/// How long a body has, once it was aborted, to reach an await point. A body that never does (it spins) is
+/// reported as abandoned.
+pub const ABORT_WAIT: Duration = Duration::from_millis(500);
+
+/// How long a node that has done everything else waits for children that do not answer before it kills their
+/// actors. Children keep their own time limits, so this only ends a wait that a bug would make endless.
+pub const BACKSTOP: Duration = Duration::from_secs(30);
+
+/// The number of a node, unique within its tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+/// What a node stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeKind {
+    /// The node that all sessions hang on.
+    Sessions,
+    /// One session.
+    Session,
+    /// One run of the agent loop.
+    Run,
+    /// One call on its way through the route, and its tool at work.
+    Invocation,
+    /// The members of a batch or of a task.
+    FanOut,
+    /// One command and its descendants.
+    ProcessGroup,
+}
+
+/// How a body ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BodyEnd {
+    /// It returned; its output is there.
+    Returned,
+    /// It panicked with these words.
+    Panicked(String),
+    /// It was cancelled, did not end within its grace, and was dropped.
+    Aborted,
+    /// It was aborted and did not stop; it may still run.
+    Abandoned,
+    /// It was cancelled before it began.
+    NeverStarted,
+    /// The node itself was killed with its parent, or its parent had ended.
+    Lost,
+}
+
+/// The one ending of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    /// How its body ended.
+    pub body: BodyEnd,
+    /// Why it was cancelled, when it was.
+    pub cancel: Option<CancelReason>,
+    /// Children that did not end before this ending: 0 but for a bug.
+    pub unsettled_children: usize,
+}
+
+impl Ending {
+    /// The ending of a node that never came to life.
+    fn lost() -> Self {
+        Self { body: BodyEnd::Lost, cancel: None, unsettled_children: 0 }
+    }
+}
+
+/// What a node decides about; see [`NodeMachine::step`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeEvent {
+    /// The node is linked to its parent and may begin.
+    Start,
+    /// Somebody wants a child.
+    Spawn(NodeId),
+    /// The child could not be started.
+    SpawnFailed(NodeId),
+    /// The child's supervision event arrived.
+    ChildEnded(NodeId),
+    /// End in order. Legal at any time, also before `Start`.
+    Cancel(CancelReason),
+    /// One child is to end.
+    CancelChild(NodeId, CancelReason),
+    /// End now, without grace.
+    Kill(CancelReason),
+    /// From now on, the node has this long.
+    Limit(Duration),
+    /// The body's task is over.
+    BodyEnded(BodyEnd),
+    /// An armed timer ran out.
+    Timer(NodeTimer),
+}
+
+/// The timers of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeTimer {
+    /// The span that the node was limited to, in milliseconds.
+    Deadline {
+        /// The span.
+        timeout_ms: u64,
+    },
+    /// The span from cancel to abort.
+    Grace,
+    /// The span from abort to giving up on the body.
+    AbortWait,
+    /// The span from giving up on everything else to killing children.
+    Backstop,
+}
+
+/// What a node wants done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeEffect {
+    /// Start the body's task.
+    StartBody,
+    /// Give the body its cancel signal.
+    SignalBody(CancelReason),
+    /// Abort the body's task.
+    AbortBody,
+    /// Start this child.
+    StartChild(NodeId),
+    /// Tell whoever wanted this child that there will be none.
+    RefuseChild(NodeId, CancelReason),
+    /// Pass the cancel on.
+    CancelChild(NodeId, CancelReason),
+    /// Pass the kill on.
+    KillChild(NodeId, CancelReason),
+    /// Kill the child's actor: it does not answer.
+    KillActor(NodeId),
+    /// Run a timer.
+    Arm(NodeTimer, Duration),
+    /// Publish the ending and stop.
+    End(Ending),
+}
+
+/// The decisions of a node, without I/O.
+#[derive(Debug)]
+pub struct NodeMachine {
+    grace: Duration,
+    body: BodyPhase,
+    children: BTreeMap<NodeId, ChildPhase>,
+    cancel: Option<CancelReason>,
+    ended: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum BodyPhase {
+    Waiting,
+    Running,
+    Aborting,
+    Over(BodyEnd),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum ChildPhase {
+    Running,
+    Cancelled,
+}
+
+impl NodeMachine {
+    /// A node whose body has `grace` from its cancel to its abort.
+    pub fn new(grace: Duration) -> Self {
+        Self { grace, body: BodyPhase::Waiting, children: BTreeMap::new(), cancel: None, ended: false }
+    }
+
+    /// Takes one event and says what is to be done.
+    pub fn step(&mut self, event: NodeEvent, effects: &mut Vec<NodeEffect>) {
+        if self.ended {
+            if let NodeEvent::Spawn(id) = event {
+                effects.push(NodeEffect::RefuseChild(id, self.reason_for_children()));
+            }
+            return;
+        }
+        match event {
+            NodeEvent::Start => self.start(effects),
+            NodeEvent::Spawn(id) => self.spawn(id, effects),
+            NodeEvent::SpawnFailed(id) | NodeEvent::ChildEnded(id) => {
+                self.children.remove(&id);
+            }
+            NodeEvent::Cancel(reason) => self.cancel(reason, effects),
+            NodeEvent::CancelChild(id, reason) => {
+                if let Some(child @ ChildPhase::Running) = self.children.get_mut(&id) {
+                    *child = ChildPhase::Cancelled;
+                    effects.push(NodeEffect::CancelChild(id, reason));
+                }
+            }
+            NodeEvent::Kill(reason) => self.kill(reason, effects),
+            NodeEvent::Limit(span) => {
+                let timeout_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+                effects.push(NodeEffect::Arm(NodeTimer::Deadline { timeout_ms }, span));
+            }
+            NodeEvent::BodyEnded(end) => self.body_ended(end, effects),
+            NodeEvent::Timer(timer) => self.timer(timer, effects),
+        }
+        self.settle(effects);
+    }
+
+    /// Whether a child may still be started.
+    pub fn is_open(&self) -> bool {
+        self.cancel.is_none() && !self.ended && matches!(self.body, BodyPhase::Running)
+    }
+
+    /// How many children have not ended.
+    pub fn child_count(&self) -> usize {
+        self.children.len()
+    }
+
+    fn start(&mut self, effects: &mut Vec<NodeEffect>) {
+        if self.body != BodyPhase::Waiting {
+            return;
+        }
+        if self.cancel.is_some() {
+            self.body = BodyPhase::Over(BodyEnd::NeverStarted);
+        } else {
+            self.body = BodyPhase::Running;
+            effects.push(NodeEffect::StartBody);
+        }
+    }
+
+    fn spawn(&mut self, id: NodeId, effects: &mut Vec<NodeEffect>) {
+        if self.is_open() && self.children.len() < CHILDREN_MAX {
+            self.children.insert(id, ChildPhase::Running);
+            effects.push(NodeEffect::StartChild(id));
+        } else {
+            effects.push(NodeEffect::RefuseChild(id, self.reason_for_children()));
+        }
+    }
+
+    fn cancel(&mut self, reason: CancelReason, effects: &mut Vec<NodeEffect>) {
+        if self.cancel.is_some() {
+            return;
+        }
+        self.cancel = Some(reason.clone());
+        if self.body == BodyPhase::Running {
+            effects.push(NodeEffect::SignalBody(reason.clone()));
+        }
+        self.cancel_children(&reason, effects);
+        effects.push(NodeEffect::Arm(NodeTimer::Grace, self.grace));
+    }
+
+    fn kill(&mut self, reason: CancelReason, effects: &mut Vec<NodeEffect>) {
+        let reason = self.cancel.get_or_insert(reason).clone();
+        match self.body {
+            BodyPhase::Waiting => self.body = BodyPhase::Over(BodyEnd::NeverStarted),
+            BodyPhase::Running => {
+                self.body = BodyPhase::Aborting;
+                effects.push(NodeEffect::SignalBody(reason.clone()));
+                effects.push(NodeEffect::AbortBody);
+            }
+            BodyPhase::Aborting | BodyPhase::Over(_) => {}
+        }
+        for (id, phase) in &mut self.children {
+            *phase = ChildPhase::Cancelled;
+            effects.push(NodeEffect::KillChild(*id, reason.clone()));
+        }
+        effects.push(NodeEffect::Arm(NodeTimer::AbortWait, ABORT_WAIT));
+    }
+
+    fn body_ended(&mut self, end: BodyEnd, effects: &mut Vec<NodeEffect>) {
+        if !matches!(self.body, BodyPhase::Running | BodyPhase::Aborting) {
+            return;
+        }
+        self.body = BodyPhase::Over(end);
+        if !self.children.is_empty() {
+            let reason = self.reason_for_children();
+            self.cancel_children(&reason, effects);
+            if self.cancel.is_none() {
+                effects.push(NodeEffect::Arm(NodeTimer::Grace, self.grace));
+            }
+        }
+    }
+
+    fn timer(&mut self, timer: NodeTimer, effects: &mut Vec<NodeEffect>) {
+        match timer {
+            NodeTimer::Deadline { timeout_ms } => self.cancel(CancelReason::Deadline { timeout_ms }, effects),
+            NodeTimer::Grace => {
+                if self.body == BodyPhase::Running {
+                    self.body = BodyPhase::Aborting;
+                    effects.push(NodeEffect::AbortBody);
+                }
+                effects.push(NodeEffect::Arm(NodeTimer::AbortWait, ABORT_WAIT));
+            }
+            NodeTimer::AbortWait => {
+                if self.body == BodyPhase::Aborting {
+                    self.body = BodyPhase::Over(BodyEnd::Abandoned);
+                }
+                if !self.children.is_empty() {
+                    effects.push(NodeEffect::Arm(NodeTimer::Backstop, BACKSTOP));
+                }
+            }
+            NodeTimer::Backstop => {
+                for id in self.children.keys() {
+                    effects.push(NodeEffect::KillActor(*id));
+                }
+            }
+        }
+    }
+
+    fn cancel_children(&mut self, reason: &CancelReason, effects: &mut Vec<NodeEffect>) {
+        for (id, phase) in &mut self.children {
+            if *phase == ChildPhase::Running {
+                *phase = ChildPhase::Cancelled;
+                effects.push(NodeEffect::CancelChild(*id, reason.clone()));
+            }
+        }
+    }
+
+    fn reason_for_children(&self) -> CancelReason {
+        self.cancel.clone().unwrap_or(CancelReason::ParentEnded)
+    }
+
+    /// The ending comes when the body is over and no child is left, and only then.
+    fn settle(&mut self, effects: &mut Vec<NodeEffect>) {
+        if let BodyPhase::Over(body) = &self.body
+            && self.children.is_empty()
+        {
+            self.ended = true;
+            effects.push(NodeEffect::End(Ending {
+                body: body.clone(),
+                cancel: self.cancel.clone(),
+                unsettled_children: 0,
+            }));
+        }
+    }
+}
+
+/// Numbers and counts that all nodes of one tree share.
+#[derive(Debug, Default)]
+pub struct Tree {
+    next_id: AtomicU64,
+    live: AtomicUsize,
+}
+
+impl Tree {
+    /// A tree without nodes.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// How many nodes are alive: started, and their state not yet taken by their parent.
+    pub fn live_nodes(&self) -> usize {
+        self.live.load(Ordering::Acquire)
+    }
+
+    fn next_id(&self) -> NodeId {
+        NodeId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// What a node is to be.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeSpec {
+    /// What it stands for.
+    pub kind: NodeKind,
+    /// The span from its cancel to the abort of its body.
+    pub grace: Duration,
+}
+
+/// A way to reach a node: spawn children under it, cancel it. Cheap to clone; does not keep the node alive.
+#[derive(Clone)]
+pub struct NodeHandle {
+    id: NodeId,
+    kind: NodeKind,
+    actor: ActorRef<NodeMessage>,
+    tree: Arc<Tree>,
+    signal: Cancellation,
+}
+
+impl NodeHandle {
+    /// The node's number.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// What the node stands for.
+    pub fn kind(&self) -> NodeKind {
+        self.kind
+    }
+
+    /// The signal that the node's body sees.
+    pub fn cancellation(&self) -> &Cancellation {
+        &self.signal
+    }
+
+    /// Asks the node to end in order; returns at once.
+    pub fn cancel(&self, reason: CancelReason) {
+        // A node that is gone has ended already.
+        drop(self.actor.cast(NodeMessage::Event(NodeEvent::Cancel(reason))));
+    }
+
+    /// Asks the node to end without grace; returns at once.
+    pub fn kill(&self, reason: CancelReason) {
+        drop(self.actor.cast(NodeMessage::Event(NodeEvent::Kill(reason))));
+    }
+
+    /// Limits the node's life, from now on: when the span is over it is cancelled with
+    /// [`CancelReason::Deadline`]. The node keeps the time, so a body that never yields cannot escape it.
+    pub fn limit(&self, span: Duration) {
+        drop(self.actor.cast(NodeMessage::Event(NodeEvent::Limit(span))));
+    }
+
+    /// Spawns a child whose work is `body`. The child starts when this node has read the wish; a node that is
+    /// ending refuses it. Dropping the waiter cancels the child.
+    pub fn spawn<T, F, R>(&self, spec: NodeSpec, body: F) -> Waiter<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(NodeHandle) -> R + Send + 'static,
+        R: Future<Output = T> + Send + 'static,
+    {
+        self.spawn_child(spec, body, Epilogue(None))
+    }
+
+    /// As [`Self::spawn`], with an epilogue: it is called exactly once, after the child's own children have
+    /// ended, when the body did not return by itself: it panicked, was aborted or abandoned, never started, or
+    /// was lost with its parent. So what a body owes the world at its end is paid whatever happens to it.
+    pub fn spawn_with_epilogue<T, F, R, E>(&self, spec: NodeSpec, body: F, epilogue: E) -> Waiter<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(NodeHandle) -> R + Send + 'static,
+        R: Future<Output = T> + Send + 'static,
+        E: FnOnce(&Ending) + Send + 'static,
+    {
+        self.spawn_child(spec, body, Epilogue(Some(Box::new(epilogue))))
+    }
+
+    fn spawn_child<T, F, R>(&self, spec: NodeSpec, body: F, epilogue: Epilogue) -> Waiter<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(NodeHandle) -> R + Send + 'static,
+        R: Future<Output = T> + Send + 'static,
+    {
+        let id = self.tree.next_id();
+        let (ended, waits) = oneshot::channel();
+        let body: Body = Box::new(move |handle| Box::pin(boxed_output(body(handle))));
+        let birth = Birth { id, spec, body, epilogue, ended };
+        // When the node is gone the birth is dropped with the message, and the waiter learns it.
+        drop(self.actor.cast(NodeMessage::Spawn(Box::new(birth))));
+        Waiter { id, parent: self.actor.clone(), waits, done: false, output: std::marker::PhantomData }
+    }
+}
+
+impl fmt::Debug for NodeHandle {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:?} {}", self.kind, self.id.0)
+    }
+}
+
+async fn boxed_output<T: Send + 'static>(body: impl Future<Output = T> + Send) -> Output {
+    Box::new(body.await)
+}
+
+/// How a node ended, with what its body returned.
+#[derive(Debug)]
+pub struct NodeEnd<T> {
+    /// Its ending.
+    pub ending: Ending,
+    /// What its body returned, when it did.
+    pub output: Option<T>,
+}
+
+/// Waits for the ending of a child; dropped before that, it cancels the child with
+/// [`CancelReason::CallerGone`].
+pub struct Waiter<T> {
+    id: NodeId,
+    parent: ActorRef<NodeMessage>,
+    waits: oneshot::Receiver<(Ending, Option<Output>)>,
+    done: bool,
+    output: std::marker::PhantomData<fn() -> T>,
+}
+
+impl<T> Waiter<T> {
+    /// Asks the child to end in order; the waiter still waits for its ending.
+    pub fn cancel(&self, reason: CancelReason) {
+        drop(self.parent.cast(NodeMessage::Event(NodeEvent::CancelChild(self.id, reason))));
+    }
+
+    /// Lets the child live without anybody waiting for it.
+    pub fn detach(mut self) {
+        self.done = true;
+    }
+}
+
+impl<T: 'static> Future for Waiter<T> {
+    type Output = NodeEnd<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let received = std::task::ready!(Pin::new(&mut self.waits).poll(cx));
+        self.done = true;
+        Poll::Ready(match received {
+            Ok((ending, output)) => {
+                let output = output.and_then(|output| output.downcast::<T>().ok()).map(|output| *output);
+                NodeEnd { ending, output }
+            }
+            Err(_) => NodeEnd { ending: Ending::lost(), output: None },
+        })
+    }
+}
+
+impl<T> Drop for Waiter<T> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.cancel(CancelReason::CallerGone);
+        }
+    }
+}
+
+/// Spawns the top node of a tree under a supervisor's actor (or under none, in tests).
+///
+/// # Errors
+/// [`SpawnErr`] when the supervisor is stopping.
+pub async fn spawn_root<F, R>(
+    tree: &Arc<Tree>,
+    supervisor: Option<ActorCell>,
+    spec: NodeSpec,
+    body: F,
+) -> Result<(NodeHandle, ActorCell), SpawnErr>
+where
+    F: FnOnce(NodeHandle) -> R + Send + 'static,
+    R: Future<Output = ()> + Send + 'static,
+{
+    let body: Body = Box::new(move |handle| Box::pin(boxed_output(body(handle))));
+    let (id, signal) = (tree.next_id(), Cancellation::new());
+    let birth =
+        Newborn { id, spec, body, epilogue: Epilogue(None), tree: Arc::clone(tree), signal: signal.clone() };
+    let (actor, _) = match supervisor {
+        Some(supervisor) => Actor::spawn_linked(None, NodeActor, birth, supervisor).await?,
+        None => Actor::spawn(None, NodeActor, birth).await?,
+    };
+    let cell = actor.get_cell();
+    Ok((NodeHandle { id, kind: spec.kind, actor, tree: Arc::clone(tree), signal }, cell))
+}
+
+/// Asks the node behind an actor cell to end in order: how a supervisor shuts a top node down.
+pub fn shut_down(cell: &ActorCell) {
+    drop(cell.send_message(NodeMessage::Event(NodeEvent::Cancel(CancelReason::Shutdown))));
+}
+
+type Output = Box<dyn Any + Send>;
+type Body = Box<dyn FnOnce(NodeHandle) -> BoxFuture<'static, Output> + Send>;
+
+/// What is called when a body did not return; a node that is dropped without an ending was lost.
+struct Epilogue(Option<Box<dyn FnOnce(&Ending) + Send>>);
+
+impl Epilogue {
+    fn settle(&mut self, ending: &Ending) {
+        match self.0.take() {
+            Some(call) if ending.body != BodyEnd::Returned => call(ending),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Epilogue {
+    fn drop(&mut self) {
+        self.settle(&Ending::lost());
+    }
+}
+
+/// A child that is wanted.
+struct Birth {
+    id: NodeId,
+    spec: NodeSpec,
+    body: Body,
+    epilogue: Epilogue,
+    ended: oneshot::Sender<(Ending, Option<Output>)>,
+}
+
+/// What a node's actor starts from.
+struct Newborn {
+    id: NodeId,
+    spec: NodeSpec,
+    body: Body,
+    epilogue: Epilogue,
+    tree: Arc<Tree>,
+    signal: Cancellation,
+}
+
+enum NodeMessage {
+    Event(NodeEvent),
+    Spawn(Box<Birth>),
+    BodyOver(BodyEnd, Option<Output>),
+}
+
+struct NodeActor;
+
+/// The mount's state: the machine, and what its effects work on.
+struct NodeState {
+    machine: NodeMachine,
+    effects: Vec<NodeEffect>,
+    handle: NodeHandle,
+    body: Option<Body>,
+    epilogue: Epilogue,
+    task: Option<AbortOnDrop>,
+    timers: Vec<AbortOnDrop>,
+    births: BTreeMap<NodeId, Box<Birth>>,
+    children: BTreeMap<NodeId, Child>,
+    child_ids: BTreeMap<ActorId, NodeId>,
+    output: Option<Output>,
+    ending: Option<Ending>,
+    _alive: Alive,
+}
+
+struct Child {
+    actor: ActorRef<NodeMessage>,
+    ended: oneshot::Sender<(Ending, Option<Output>)>,
+}
+
+/// Aborts a task when it goes: a node that is killed takes its body and timers with it.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Counts a node as alive for as long as its state is.
+struct Alive(Arc<Tree>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.live.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Tells the node that its body's task is over, also when the task is dropped half-way.
+struct BodyGuard {
+    node: ActorRef<NodeMessage>,
+    told: bool,
+}
+
+impl BodyGuard {
+    fn tell(&mut self, end: BodyEnd, output: Option<Output>) {
+        self.told = true;
+        drop(self.node.cast(NodeMessage::BodyOver(end, output)));
+    }
+}
+
+impl Drop for BodyGuard {
+    fn drop(&mut self) {
+        if !self.told {
+            self.tell(BodyEnd::Aborted, None);
+        }
+    }
+}
+
+impl NodeState {
+    async fn step(&mut self, myself: &ActorRef<NodeMessage>, event: NodeEvent) {
+        let mut next = Some(event);
+        while let Some(event) = next.take() {
+            let mut effects = std::mem::take(&mut self.effects);
+            self.machine.step(event, &mut effects);
+            for effect in effects.drain(..) {
+                // Only a child that cannot be started makes a new event, and only one child is started a step.
+                if let Some(event) = self.carry_out(myself, effect).await {
+                    next = Some(event);
+                }
+            }
+            self.effects = effects;
+        }
+    }
+
+    async fn carry_out(&mut self, myself: &ActorRef<NodeMessage>, effect: NodeEffect) -> Option<NodeEvent> {
+        match effect {
+            NodeEffect::StartBody => self.start_body(myself),
+            NodeEffect::SignalBody(reason) => {
+                self.handle.signal.cancel(reason);
+            }
+            NodeEffect::AbortBody => self.task = None,
+            NodeEffect::StartChild(id) => return self.start_child(myself, id).await,
+            NodeEffect::RefuseChild(id, reason) => {
+                if let Some(mut birth) = self.births.remove(&id) {
+                    let ending =
+                        Ending { body: BodyEnd::NeverStarted, cancel: Some(reason), unsettled_children: 0 };
+                    birth.epilogue.settle(&ending);
+                    drop(birth.ended.send((ending, None)));
+                }
+            }
+            NodeEffect::CancelChild(id, reason) => self.tell_child(id, NodeEvent::Cancel(reason)),
+            NodeEffect::KillChild(id, reason) => self.tell_child(id, NodeEvent::Kill(reason)),
+            NodeEffect::KillActor(id) => {
+                if let Some(child) = self.children.get(&id) {
+                    child.actor.kill();
+                }
+            }
+            NodeEffect::Arm(timer, span) => {
+                let node = myself.clone();
+                let task = tokio::spawn(async move {
+                    tokio::time::sleep(span).await;
+                    drop(node.cast(NodeMessage::Event(NodeEvent::Timer(timer))));
+                });
+                self.timers.push(AbortOnDrop(task.abort_handle()));
+            }
+            NodeEffect::End(ending) => {
+                self.epilogue.settle(&ending);
+                self.ending = Some(ending);
+                self.timers.clear();
+                myself.stop(None);
+            }
+        }
+        None
+    }
+
+    fn start_body(&mut self, myself: &ActorRef<NodeMessage>) {
+        let Some(body) = self.body.take() else { return };
+        let handle = self.handle.clone();
+        let mut guard = BodyGuard { node: myself.clone(), told: false };
+        let task = tokio::spawn(async move {
+            // The factory runs inside of the guard too: it may panic as well.
+            match AssertUnwindSafe(async move { body(handle).await }).catch_unwind().await {
+                Ok(output) => guard.tell(BodyEnd::Returned, Some(output)),
+                Err(panic) => guard.tell(BodyEnd::Panicked(panic_text(&*panic)), None),
+            }
+        });
+        self.task = Some(AbortOnDrop(task.abort_handle()));
+    }
+
+    async fn start_child(&mut self, myself: &ActorRef<NodeMessage>, id: NodeId) -> Option<NodeEvent> {
+        let birth = self.births.remove(&id)?;
+        let Birth { id, spec, body, epilogue, ended } = *birth;
+        let tree = Arc::clone(&self.handle.tree);
+        let newborn = Newborn { id, spec, body, epilogue, tree, signal: Cancellation::new() };
+        match Actor::spawn_linked(None, NodeActor, newborn, myself.get_cell()).await {
+            Ok((actor, _)) => {
+                self.child_ids.insert(actor.get_id(), id);
+                self.children.insert(id, Child { actor, ended });
+                None
+            }
+            Err(_) => {
+                drop(ended.send((Ending::lost(), None)));
+                Some(NodeEvent::SpawnFailed(id))
+            }
+        }
+    }
+
+    fn tell_child(&self, id: NodeId, event: NodeEvent) {
+        if let Some(child) = self.children.get(&id) {
+            drop(child.actor.cast(NodeMessage::Event(event)));
+        }
+    }
+
+    /// The supervision event of a child: takes the child's ending out of its state and hands it on.
+    fn child_over(&mut self, actor: ActorId, state: Option<NodeState>) -> Option<NodeId> {
+        let id = self.child_ids.remove(&actor)?;
+        if let Some(child) = self.children.remove(&id) {
+            let (ending, output) = match state {
+                Some(mut state) => (state.ending.take().unwrap_or_else(Ending::lost), state.output.take()),
+                None => (Ending::lost(), None),
+            };
+            // Nobody may be waiting any more.
+            drop(child.ended.send((ending, output)));
+        }
+        Some(id)
+    }
+}
+
+impl Actor for NodeActor {
+    type Msg = NodeMessage;
+    type State = NodeState;
+    type Arguments = Newborn;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<NodeMessage>,
+        newborn: Newborn,
+    ) -> Result<NodeState, ActorProcessingErr> {
+        let Newborn { id, spec, body, epilogue, tree, signal } = newborn;
+        tree.live.fetch_add(1, Ordering::AcqRel);
+        let alive = Alive(Arc::clone(&tree));
+        Ok(NodeState {
+            machine: NodeMachine::new(spec.grace),
+            effects: Vec::new(),
+            handle: NodeHandle { id, kind: spec.kind, actor: myself, tree, signal },
+            body: Some(body),
+            epilogue,
+            task: None,
+            timers: Vec::new(),
+            births: BTreeMap::new(),
+            children: BTreeMap::new(),
+            child_ids: BTreeMap::new(),
+            output: None,
+            ending: None,
+            _alive: alive,
+        })
+    }
+
+    async fn post_start(
+        &self,
+        myself: ActorRef<NodeMessage>,
+        state: &mut NodeState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.step(&myself, NodeEvent::Start).await;
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<NodeMessage>,
+        message: NodeMessage,
+        state: &mut NodeState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            NodeMessage::Event(event) => state.step(&myself, event).await,
+            NodeMessage::Spawn(birth) => {
+                let id = birth.id;
+                state.births.insert(id, birth);
+                state.step(&myself, NodeEvent::Spawn(id)).await;
+            }
+            NodeMessage::BodyOver(end, output) => {
+                state.output = output;
+                state.step(&myself, NodeEvent::BodyEnded(end)).await;
+            }
+        }
+        Ok(())
+    }
+
+    // The default would stop the node on any child's end, even a normal one.
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<NodeMessage>,
+        event: SupervisionEvent,
+        state: &mut NodeState,
+    ) -> Result<(), ActorProcessingErr> {
+        let over = match event {
+            SupervisionEvent::ActorTerminated(cell, boxed, _) => {
+                let child = boxed.and_then(|mut boxed| boxed.take::<NodeState>().ok());
+                state.child_over(cell.get_id(), child)
+            }
+            SupervisionEvent::ActorFailed(cell, _) => state.child_over(cell.get_id(), None),
+            _ => None,
+        };
+        if let Some(id) = over {
+            state.step(&myself, NodeEvent::ChildEnded(id)).await;
+        }
+        Ok(())
+    }
+}
+
+/// The words of a panic.
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without words".to_owned())
+}
+
+#[cfg(test)]
+mod tests;
