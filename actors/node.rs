@@ -550,8 +550,7 @@ where
 {
     let body: Body = Box::new(move |handle| Box::pin(boxed_output(body(handle))));
     let (id, signal) = (tree.next_id(), Cancellation::new());
-    let birth =
-        Newborn { id, spec, body, epilogue: Epilogue(None), tree: Arc::clone(tree), signal: signal.clone() };
+    let birth = Newborn { id, spec, body, epilogue: Epilogue(None), tree: Arc::clone(tree), signal: signal.clone() };
     let (actor, _) = match supervisor {
         Some(supervisor) => Actor::spawn_linked(None, NodeActor, birth, supervisor).await?,
         None => Actor::spawn(None, NodeActor, birth).await?,
@@ -569,7 +568,9 @@ type Output = Box<dyn Any + Send>;
 type Body = Box<dyn FnOnce(NodeHandle) -> BoxFuture<'static, Output> + Send>;
 
 /// What is called when a body did not return; a node that is dropped without an ending was lost.
-struct Epilogue(Option<Box<dyn FnOnce(&Ending) + Send>>);
+struct Epilogue(Option<EpilogueCall>);
+
+type EpilogueCall = Box<dyn FnOnce(&Ending) + Send>;
 
 impl Epilogue {
     fn settle(&mut self, ending: &Ending) {
@@ -700,8 +701,7 @@ impl NodeState {
             NodeEffect::StartChild(id) => return self.start_child(myself, id).await,
             NodeEffect::RefuseChild(id, reason) => {
                 if let Some(mut birth) = self.births.remove(&id) {
-                    let ending =
-                        Ending { body: BodyEnd::NeverStarted, cancel: Some(reason), unsettled_children: 0 };
+                    let ending = Ending { body: BodyEnd::NeverStarted, cancel: Some(reason), unsettled_children: 0 };
                     birth.epilogue.settle(&ending);
                     drop(birth.ended.send((ending, None)));
                 }
@@ -814,11 +814,7 @@ impl Actor for NodeActor {
         })
     }
 
-    async fn post_start(
-        &self,
-        myself: ActorRef<NodeMessage>,
-        state: &mut NodeState,
-    ) -> Result<(), ActorProcessingErr> {
+    async fn post_start(&self, myself: ActorRef<NodeMessage>, state: &mut NodeState) -> Result<(), ActorProcessingErr> {
         state.step(&myself, NodeEvent::Start).await;
         Ok(())
     }

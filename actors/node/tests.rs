@@ -90,10 +90,7 @@ fn a_body_that_ignores_the_cancel_is_aborted_and_at_last_abandoned() {
         step(&mut machine, NodeEvent::Timer(NodeTimer::Grace)),
         [NodeEffect::AbortBody, NodeEffect::Arm(NodeTimer::AbortWait, ABORT_WAIT)]
     );
-    assert_eq!(
-        step(&mut machine, NodeEvent::Timer(NodeTimer::AbortWait)),
-        [ending(BodyEnd::Abandoned, cancel)]
-    );
+    assert_eq!(step(&mut machine, NodeEvent::Timer(NodeTimer::AbortWait)), [ending(BodyEnd::Abandoned, cancel)]);
 }
 
 #[test]
