@@ -7,3 +7,5 @@ pub mod slot;
 
 pub mod journal;
 pub mod node;
+
+pub mod process_group;

@@ -423,6 +423,14 @@ impl NodeHandle {
         drop(self.actor.cast(NodeMessage::Event(NodeEvent::Kill(reason))));
     }
 
+    /// Waits until the node has no child left. Children are not asked to end by this.
+    pub async fn children_settled(&self) {
+        let (reply, answer) = oneshot::channel();
+        drop(self.actor.cast(NodeMessage::WhenChildless(reply)));
+        // A node that is gone has no children.
+        drop(answer.await);
+    }
+
     /// Limits the node's life, from now on: when the span is over it is cancelled with
     /// [`CancelReason::Deadline`]. The node keeps the time, so a body that never yields cannot escape it.
     pub fn limit(&self, span: Duration) {
@@ -610,6 +618,7 @@ enum NodeMessage {
     Event(NodeEvent),
     Spawn(Box<Birth>),
     BodyOver(BodyEnd, Option<Output>),
+    WhenChildless(oneshot::Sender<()>),
 }
 
 struct NodeActor;
@@ -626,6 +635,7 @@ struct NodeState {
     births: BTreeMap<NodeId, Box<Birth>>,
     children: BTreeMap<NodeId, Child>,
     child_ids: BTreeMap<ActorId, NodeId>,
+    when_childless: Vec<oneshot::Sender<()>>,
     output: Option<Output>,
     ending: Option<Ending>,
     _alive: Alive,
@@ -763,6 +773,15 @@ impl NodeState {
         }
     }
 
+    fn tell_childless(&mut self) {
+        if self.machine.child_count() == 0 {
+            for reply in self.when_childless.drain(..) {
+                // Whoever asked may be gone.
+                drop(reply.send(()));
+            }
+        }
+    }
+
     fn tell_child(&self, id: NodeId, event: NodeEvent) {
         if let Some(child) = self.children.get(&id) {
             drop(child.actor.cast(NodeMessage::Event(event)));
@@ -808,6 +827,7 @@ impl Actor for NodeActor {
             births: BTreeMap::new(),
             children: BTreeMap::new(),
             child_ids: BTreeMap::new(),
+            when_childless: Vec::new(),
             output: None,
             ending: None,
             _alive: alive,
@@ -836,6 +856,10 @@ impl Actor for NodeActor {
                 state.output = output;
                 state.step(&myself, NodeEvent::BodyEnded(end)).await;
             }
+            NodeMessage::WhenChildless(reply) => {
+                state.when_childless.push(reply);
+                state.tell_childless();
+            }
         }
         Ok(())
     }
@@ -857,6 +881,7 @@ impl Actor for NodeActor {
         };
         if let Some(id) = over {
             state.step(&myself, NodeEvent::ChildEnded(id)).await;
+            state.tell_childless();
         }
         Ok(())
     }

@@ -21,6 +21,8 @@ pub struct Registered {
     pub tool: Arc<dyn Tool>,
     /// Its compiled `parameters`.
     pub schema: Arc<Schema>,
+    /// Whether it is one of this project's own tools: only those pass a host's trust on to the calls they make.
+    pub builtin: bool,
 }
 
 /// Tools by name.
@@ -75,7 +77,7 @@ impl Registry {
             let schema = schemas
                 .compile(&spec.parameters)
                 .map_err(|source| RegistryError::Schema { name: name.clone(), source })?;
-            registry.tools.insert(name, Arc::new(Registered { tool, schema }));
+            registry.tools.insert(name, Arc::new(Registered { tool, schema, builtin }));
         }
         Ok(registry)
     }

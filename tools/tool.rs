@@ -31,6 +31,11 @@ pub trait Tool: Send + Sync + 'static {
         None
     }
 
+    /// What a call with these arguments is expected to cost, beside being one call.
+    fn cost(&self, _arguments: &Value) -> DeclaredCost {
+        DeclaredCost::default()
+    }
+
     /// What a permission rule's pattern is matched against.
     fn subject(&self, arguments: &Value) -> Subject {
         Subject::Text(arguments.to_string())
@@ -39,6 +44,15 @@ pub trait Tool: Send + Sync + 'static {
     /// Does it. When `ctx.cancel` is given, it ends soon and leaves nothing running; dropping the future at any
     /// moment must leave nothing running either.
     fn call<'a>(&'a self, ctx: &'a ToolContext, arguments: Value) -> ToolFuture<'a>;
+}
+
+/// What a call is expected to cost; settled later with what it really used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeclaredCost {
+    /// Millionths of a US dollar.
+    pub microusd: u64,
+    /// Bytes of output.
+    pub output_bytes: u64,
 }
 
 /// The static description of a tool.

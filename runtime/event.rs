@@ -1,0 +1,275 @@
+//! What the runtime tells while it works; the `type` names are those that hosts of this kind already read.
+//!
+//! The set is open: a reader needs a branch for types that it does not know. Every invocation opens with
+//! `tool_proposed` and ends with exactly one `tool_end`, refused calls included.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+use toolwarden_actors::journal::{Entry, JournalEvent, Moment};
+use toolwarden_tools::digest::Digest;
+use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId, ToolName};
+
+use crate::origin::Origin;
+use crate::result::ToolResult;
+
+/// One event and where it belongs.
+#[derive(Debug)]
+pub struct Event {
+    /// The session that a host opened; its readers get the events of its child sessions too.
+    pub root_session: SessionId,
+    /// The session it happened in.
+    pub session: SessionId,
+    /// The run it happened in, when it was one.
+    pub run: Option<RunId>,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum EventKind {
+    /// An invocation exists; nothing was decided about it yet.
+    ToolProposed {
+        /// The invocation.
+        id: InvocationId,
+        /// Its tool.
+        name: ToolName,
+        /// Who proposed it.
+        origin: Origin,
+        /// The invocation that it is nested in.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parent: Option<InvocationId>,
+    },
+    /// The final arguments stand, before any decision about them.
+    ToolRequestBound {
+        /// The invocation.
+        tool_id: InvocationId,
+        /// Its tool.
+        tool_name: ToolName,
+        /// Digests of what was asked, without the text.
+        snapshot: RequestSnapshot,
+    },
+    /// Somebody said no.
+    PermissionDenied {
+        /// The invocation.
+        tool_id: InvocationId,
+        /// Its tool.
+        tool_name: ToolName,
+        /// The arguments that were judged.
+        args: Value,
+        /// Who said no, and why.
+        reason: String,
+    },
+    /// A person is asked.
+    ConfirmationRequired {
+        /// The invocation.
+        tool_id: InvocationId,
+        /// Its tool.
+        tool_name: ToolName,
+        /// The arguments that will run.
+        args: Value,
+        /// Binds the answer to these arguments and to the content that was shown.
+        digest: Digest,
+        /// Why it is asked.
+        reason: String,
+        /// When the question is rejected, in milliseconds; none when it waits for as long as it takes.
+        timeout_ms: Option<u64>,
+    },
+    /// The person answered, or the question was withdrawn.
+    ConfirmationReceived {
+        /// The invocation.
+        tool_id: InvocationId,
+        /// The answer.
+        approved: bool,
+        /// Words with it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// Nobody answered in time.
+    ConfirmationTimeout {
+        /// The invocation.
+        tool_id: InvocationId,
+        /// Always `rejected`: nothing approves by a timer.
+        action_taken: &'static str,
+    },
+    /// A budget crossed its warning line, or refused.
+    BudgetThresholdHit {
+        /// Which resource.
+        resource: String,
+        /// `soft` (went on) or `hard` (refused).
+        kind: &'static str,
+        /// What is used.
+        consumed: u64,
+        /// What there is.
+        limit: u64,
+        /// Words for people.
+        message: String,
+    },
+    /// The tool starts; no side effect came before this event.
+    ToolExecutionStart {
+        /// The invocation.
+        id: InvocationId,
+        /// Its tool.
+        name: ToolName,
+        /// Its final arguments.
+        args: Value,
+    },
+    /// Text while the tool works.
+    ToolOutputDelta {
+        /// The invocation.
+        id: InvocationId,
+        /// Its tool.
+        name: ToolName,
+        /// The text.
+        delta: String,
+    },
+    /// The one ending of an invocation.
+    ToolEnd(Arc<ToolResult>),
+    /// A run began.
+    AgentStart {
+        /// What it was asked.
+        prompt: String,
+        /// Which model answers.
+        model: String,
+    },
+    /// A model is asked for a turn; the same number again means that the turn before it is void.
+    TurnStart {
+        /// 1 for the first.
+        turn: u32,
+    },
+    /// Text of the model while it arrives.
+    TextDelta {
+        /// The text.
+        delta: String,
+    },
+    /// A turn is whole.
+    TurnEnd {
+        /// Its number.
+        turn: u32,
+        /// What it used.
+        usage: TurnUsage,
+        /// Why it ended.
+        stop: String,
+    },
+    /// A run came to its end by itself.
+    AgentEnd {
+        /// The answer.
+        text: String,
+        /// What the whole run used.
+        usage: TurnUsage,
+        /// How it ended: `completed`, or the bound that ended it (`tool_round_limit`, …).
+        status: String,
+    },
+    /// A run failed.
+    Error {
+        /// Why.
+        message: String,
+        /// The kind, for programs.
+        kind: String,
+    },
+    /// A child run began.
+    SubagentStart {
+        /// The task.
+        task_id: TaskId,
+        /// Its session.
+        session_id: SessionId,
+        /// Whose child it is.
+        parent_session_id: SessionId,
+        /// The invocation of `task` that started it.
+        parent_invocation: InvocationId,
+        /// Its agent.
+        agent: String,
+        /// A few words.
+        description: String,
+    },
+    /// A child run ended.
+    SubagentEnd {
+        /// The task.
+        task_id: TaskId,
+        /// Its session.
+        session_id: SessionId,
+        /// Its agent.
+        agent: String,
+        /// Its answer, cut to 4,000 bytes.
+        output: String,
+        /// Whether it came to an answer.
+        success: bool,
+    },
+    /// A session opened.
+    SessionOpened {
+        /// Where it works.
+        workspace: String,
+    },
+    /// A session closed; everything in it has ended.
+    SessionClosed,
+}
+
+/// What a model turn or a run used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct TurnUsage {
+    /// Tokens read.
+    pub input_tokens: u64,
+    /// Tokens written.
+    pub output_tokens: u64,
+}
+
+/// What was asked, as digests: proof without plain text.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestSnapshot {
+    /// Which form this is.
+    pub schema: &'static str,
+    /// Who proposed the call.
+    pub origin: Origin,
+    /// Digest of the tool's name.
+    pub tool_name_digest: Digest,
+    /// Length of the arguments as JSON, in bytes.
+    pub arguments_bytes: usize,
+    /// Digest of the arguments in canonical form.
+    pub arguments_digest: Digest,
+}
+
+/// The form of [`RequestSnapshot`].
+pub const REQUEST_SNAPSHOT_SCHEMA: &str = "a3s.code.tool-request-snapshot.v1";
+
+impl JournalEvent for Event {
+    fn root_session(&self) -> &SessionId {
+        &self.root_session
+    }
+
+    fn moment(&self) -> Moment<'_> {
+        match &self.kind {
+            EventKind::ToolProposed { id, .. } => Moment::Opens(id),
+            EventKind::ToolEnd(result) => Moment::Ends(&result.id),
+            _ => Moment::Other,
+        }
+    }
+}
+
+/// An entry as one flat JSON object: `sequence`, `timestamp_ms`, `session_id`, `run_id`, then the event's own
+/// fields, `type` first.
+#[derive(Debug, Serialize)]
+pub struct EventLine<'a> {
+    sequence: u64,
+    timestamp_ms: u64,
+    session_id: &'a SessionId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<&'a RunId>,
+    #[serde(flatten)]
+    kind: &'a EventKind,
+}
+
+impl<'a> From<&'a Entry<Event>> for EventLine<'a> {
+    fn from(entry: &'a Entry<Event>) -> Self {
+        Self {
+            sequence: entry.sequence,
+            timestamp_ms: entry.unix_ms,
+            session_id: &entry.event.session,
+            run_id: entry.event.run.as_ref(),
+            kind: &entry.event.kind,
+        }
+    }
+}

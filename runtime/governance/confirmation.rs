@@ -1,0 +1,247 @@
+//! Stage 6: a person says yes to exactly what will run.
+//!
+//! The answer binds a digest of the final arguments and of the content that a write would change. When that
+//! content is another one after the answer, the person is asked again. Nothing approves by a timer, and waiting
+//! counts no tool time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolwarden_actors::confirmations::Confirmations;
+use toolwarden_actors::open_questions::{Answer, Patience, Question};
+use toolwarden_tools::cancellation::Cancellation;
+use toolwarden_tools::digest::Digest;
+use toolwarden_tools::effects::files::{FileError, Files};
+use toolwarden_tools::registry::Registered;
+use toolwarden_tools::tool::Subject;
+use toolwarden_tools::workspace_path::WorkspacePath;
+
+use crate::event::EventKind;
+use crate::governance::hooks::Hooked;
+use crate::governance::permission::Permitted;
+use crate::proposal::{Passage, Passed};
+use crate::refusal::Refusal;
+use crate::scope::Scope;
+
+/// How often a person is asked again about one call because what it would change had changed.
+pub const ASKED_AGAIN_MAX: usize = 3;
+
+/// Most bytes of a file that are hashed for the binding; of a larger one, size and time of change are bound.
+const BOUND_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Whether and how a person is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confirming {
+    /// Nobody can be asked: what needs a confirmation is refused.
+    Unavailable,
+    /// A question without an answer is rejected after this span.
+    RejectAfter(Duration),
+    /// A question waits for as long as it takes.
+    Park,
+}
+
+impl Default for Confirming {
+    fn default() -> Self {
+        Self::RejectAfter(Duration::from_secs(30))
+    }
+}
+
+/// A call that may run as far as people are concerned.
+pub(crate) struct Confirmed {
+    passage: Box<Passage>,
+    entry: Arc<Registered>,
+}
+
+/// Tells events while a call waits.
+pub(crate) type Tell<'a> = &'a (dyn Fn(EventKind) + Send + Sync);
+
+impl Confirmed {
+    /// A call of a trusted host: it answers for the call itself. Every other call is given back.
+    pub(crate) fn by_trusted_host(hooked: Hooked) -> Result<Self, Hooked> {
+        if hooked.passage().origin.is_trusted() {
+            let (passage, entry) = hooked.into_parts();
+            Ok(Self { passage, entry })
+        } else {
+            Err(hooked)
+        }
+    }
+
+    /// Asks a person when the stage before wants it.
+    pub(crate) async fn ask(
+        permitted: Permitted,
+        scope: &Scope,
+        confirmations: &Confirmations,
+        cancel: &Cancellation,
+        tell: Tell<'_>,
+    ) -> Passed<Self> {
+        let (passage, entry, question) = permitted.into_parts();
+        let Some(reason) = question else { return Ok(Self { passage, entry }) };
+        let patience = match scope.confirming {
+            Confirming::Unavailable => {
+                let why = format!("{reason}, and nobody can be asked in this session");
+                let tool = passage.tool.clone();
+                return passage.stop(Refusal::NotConfirmed { tool, why });
+            }
+            Confirming::RejectAfter(span) => Patience::RejectAfter(span),
+            Confirming::Park => Patience::Park,
+        };
+        let mut asker = Asker { scope, confirmations, cancel, tell, patience, entry: &entry };
+        match asker.settle(&passage, reason).await {
+            Ok(()) => Ok(Self { passage, entry }),
+            Err(refusal) => passage.stop(refusal),
+        }
+    }
+
+    pub(crate) fn passage(&self) -> &Passage {
+        &self.passage
+    }
+
+    pub(crate) fn entry(&self) -> &Arc<Registered> {
+        &self.entry
+    }
+
+    pub(crate) fn into_parts(self) -> (Box<Passage>, Arc<Registered>) {
+        (self.passage, self.entry)
+    }
+}
+
+struct Asker<'a> {
+    scope: &'a Scope,
+    confirmations: &'a Confirmations,
+    cancel: &'a Cancellation,
+    tell: Tell<'a>,
+    patience: Patience,
+    entry: &'a Arc<Registered>,
+}
+
+impl Asker<'_> {
+    async fn settle(&mut self, passage: &Passage, reason: String) -> Result<(), Refusal> {
+        let tool = passage.tool.clone();
+        let mut reason = reason;
+        for _ in 0..=ASKED_AGAIN_MAX {
+            let shown = self.binding(passage).await;
+            let answer = self.ask_once(passage, &reason, shown.clone()).await;
+            let (approved, words) = match &answer {
+                Answer::Approved | Answer::ApprovedAlways => (true, None),
+                Answer::Rejected { reason } => (false, reason.clone()),
+                Answer::Cancelled(reason) => (false, Some(reason.to_string())),
+                Answer::TimedOut => {
+                    (self.tell)(EventKind::ConfirmationTimeout {
+                        tool_id: passage.id.clone(),
+                        action_taken: "rejected",
+                    });
+                    let why = "nobody answered in time. Ask the user before trying again".to_owned();
+                    return Err(Refusal::NotConfirmed { tool, why });
+                }
+                Answer::Ambiguous => (false, Some("two questions had the same id, so neither was taken".to_owned())),
+                Answer::Unavailable => (false, Some("nobody can be asked right now".to_owned())),
+            };
+            (self.tell)(EventKind::ConfirmationReceived {
+                tool_id: passage.id.clone(),
+                approved,
+                reason: words.clone(),
+            });
+            if let Answer::Cancelled(reason) = answer {
+                return Err(Refusal::Cancelled { tool, reason });
+            }
+            if !approved {
+                let words = words.unwrap_or_else(|| "no reason was given".to_owned());
+                let why = format!("{words}. Do not repeat this call unless the user asks for it");
+                return Err(Refusal::NotConfirmed { tool, why });
+            }
+            if self.binding(passage).await != shown {
+                reason = "what it would change has changed since it was approved".to_owned();
+                continue;
+            }
+            if answer == Answer::ApprovedAlways {
+                self.scope.grants.allow(self.entry, passage);
+            }
+            return Ok(());
+        }
+        let why = format!("what it would change went on changing while it was asked about, {ASKED_AGAIN_MAX} times");
+        Err(Refusal::NotConfirmed { tool, why })
+    }
+
+    /// Asks once; a call that a new grant covers while it waits needs no answer of its own.
+    async fn ask_once(&self, passage: &Passage, reason: &str, digest: Digest) -> Answer {
+        let mut grants = self.scope.grants.watch();
+        let timeout_ms = match self.patience {
+            Patience::RejectAfter(span) => Some(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+            Patience::Park => None,
+        };
+        let question = Question {
+            id: passage.id.clone(),
+            session: self.scope.root_session.clone(),
+            tool: passage.tool.clone(),
+            arguments: passage.arguments.clone(),
+            digest: digest.clone(),
+            reason: reason.to_owned(),
+            patience: self.patience,
+        };
+        (self.tell)(EventKind::ConfirmationRequired {
+            tool_id: passage.id.clone(),
+            tool_name: passage.tool.clone(),
+            args: passage.arguments.clone(),
+            digest,
+            reason: reason.to_owned(),
+            timeout_ms,
+        });
+        let answer = self.confirmations.request(question, self.cancel);
+        tokio::pin!(answer);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut answer => return answer,
+                () = grants.changed() => {
+                    if self.scope.grants.covers(self.entry, passage) {
+                        return Answer::Approved;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The digest of what is shown to the person: the arguments, and the content that a write would change.
+    async fn binding(&self, passage: &Passage) -> Digest {
+        let mut contents = Vec::new();
+        if let Subject::Paths { paths, write: true } = self.entry.tool.subject(&passage.arguments) {
+            let files = Arc::clone(self.scope.workspace.files());
+            let root = self.scope.workspace.display_root().to_owned();
+            let hashed = tokio::task::spawn_blocking(move || {
+                paths.iter().map(|path| content_mark(&*files, &root, path)).collect::<Vec<Value>>()
+            });
+            contents = hashed.await.unwrap_or_default();
+        }
+        Digest::of_json(&json!({
+            "tool": passage.tool.as_str(),
+            "arguments": passage.arguments,
+            "contents": contents,
+        }))
+    }
+}
+
+/// What a file is now, as far as a person was shown it.
+fn content_mark(files: &dyn Files, root: &str, text: &str) -> Value {
+    let Ok(path) = WorkspacePath::parse(text, root) else { return json!({ "path": text }) };
+    let mark = match read_bounded(files, &path) {
+        Ok(Some(bytes)) => Digest::of(&bytes).to_string(),
+        Ok(None) => "large".to_owned(),
+        Err(FileError::NotFound { .. }) => "absent".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    // A link that was swapped while the person looked is another target.
+    let target = files.canonical(&path).map_or_else(|error| error.to_string(), |path| path.to_string());
+    json!({ "path": text, "target": target, "content": mark })
+}
+
+fn read_bounded(files: &dyn Files, path: &WorkspacePath) -> Result<Option<Vec<u8>>, FileError> {
+    let mut file = files.open(path)?;
+    if file.stat().size_bytes > BOUND_BYTES_MAX {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut file, &mut bytes)
+        .map_err(|source| FileError::Io { op: "read", path: path.to_string(), source })?;
+    Ok(Some(bytes))
+}

@@ -1,0 +1,166 @@
+//! Stage 3: hooks of the host, before a call; and stage 11, after it.
+//!
+//! Before: each may let go on, rewrite the arguments (they are checked again, once), refuse, or ask for a later
+//! try. After: each may add facts to the metadata; the output is not theirs. A hook that panics refuses.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value};
+use toolwarden_tools::cancellation::Cancellation;
+use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
+use toolwarden_tools::outcome::ToolOutcome;
+use toolwarden_tools::registry::Registered;
+
+use crate::governance::schema::WellFormed;
+use crate::origin::Origin;
+use crate::proposal::{Passage, Passed};
+use crate::refusal::Refusal;
+use crate::scope::Scope;
+
+/// The metadata key under which hooks' annotations stand, by hook.
+pub const ANNOTATIONS_KEY: &str = "hooks";
+
+/// A hook of the host.
+pub trait Hook: Send + Sync {
+    /// Its name, in refusals and annotations.
+    fn name(&self) -> &str;
+
+    /// Asked before anything is decided about a call. Taking time delays the call; its cancel ends the wait.
+    fn before<'a>(&'a self, _call: HookedCall<'a>) -> BoxFuture<'a, HookVerdict> {
+        Box::pin(std::future::ready(HookVerdict::Continue))
+    }
+
+    /// Told after a call; what it returns is added to the metadata.
+    fn after<'a>(&'a self, _call: HookedCall<'a>, _outcome: &'a ToolOutcome) -> BoxFuture<'a, Map<String, Value>> {
+        Box::pin(std::future::ready(Map::new()))
+    }
+}
+
+/// A call as a hook sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct HookedCall<'a> {
+    /// The session.
+    pub session: &'a SessionId,
+    /// The invocation.
+    pub invocation: &'a InvocationId,
+    /// Who proposed it.
+    pub origin: Origin,
+    /// The tool.
+    pub tool: &'a ToolName,
+    /// The arguments.
+    pub arguments: &'a Value,
+}
+
+/// What a hook says before a call.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HookVerdict {
+    /// Go on.
+    Continue,
+    /// Go on with these arguments.
+    Rewrite(Value),
+    /// Do not go on.
+    Deny {
+        /// Why; told to the model.
+        reason: String,
+    },
+    /// Do not go on now.
+    RetryLater {
+        /// Why; told to the model.
+        reason: String,
+        /// When the same call may be tried again, in milliseconds.
+        after_ms: Option<u64>,
+    },
+}
+
+/// A proposal that no hook refused; its arguments are final.
+pub(crate) struct Hooked {
+    passage: Box<Passage>,
+    entry: Arc<Registered>,
+}
+
+impl Hooked {
+    /// Asks the hooks in their order.
+    pub(crate) async fn consult(well_formed: WellFormed, scope: &Scope, cancel: &Cancellation) -> Passed<Self> {
+        let mut current = well_formed;
+        for hook in &scope.hooks {
+            let asked = AssertUnwindSafe(hook.before(hooked(scope, current.passage()))).catch_unwind();
+            let verdict = tokio::select! {
+                biased;
+                reason = cancel.cancelled() => Err(reason),
+                verdict = asked => Ok(verdict),
+            };
+            let tool = current.passage().tool.clone();
+            let refusal = match verdict {
+                Ok(Ok(HookVerdict::Continue)) => continue,
+                Ok(Ok(HookVerdict::Rewrite(arguments))) => {
+                    current = current.rewritten(arguments)?;
+                    continue;
+                }
+                Ok(Ok(HookVerdict::Deny { reason })) => {
+                    Refusal::Hook { tool, reason, retryable: false, retry_after_ms: None }
+                }
+                Ok(Ok(HookVerdict::RetryLater { reason, after_ms })) => {
+                    Refusal::Hook { tool, reason, retryable: true, retry_after_ms: after_ms }
+                }
+                Ok(Err(_panic)) => {
+                    let reason = format!("the hook {} broke", hook.name());
+                    Refusal::Hook { tool, reason, retryable: false, retry_after_ms: None }
+                }
+                Err(reason) => Refusal::Cancelled { tool, reason },
+            };
+            return current.into_parts().0.stop(refusal);
+        }
+        let (passage, entry) = current.into_parts();
+        Ok(Self { passage, entry })
+    }
+
+    pub(crate) fn passage(&self) -> &Passage {
+        &self.passage
+    }
+
+    pub(crate) fn into_parts(self) -> (Box<Passage>, Arc<Registered>) {
+        (self.passage, self.entry)
+    }
+}
+
+/// Stage 11: what the hooks add to an outcome, waited for at most as long as the scope says; a hook that is late
+/// or broke adds nothing.
+pub(crate) async fn annotate(scope: &Scope, passage: &Passage, outcome: &mut ToolOutcome) {
+    if scope.hooks.is_empty() {
+        return;
+    }
+    let asked = async {
+        let mut annotations = Map::new();
+        for hook in &scope.hooks {
+            let after = AssertUnwindSafe(hook.after(hooked(scope, passage), outcome)).catch_unwind();
+            match after.await {
+                Ok(facts) if !facts.is_empty() => {
+                    annotations.insert(hook.name().to_owned(), Value::Object(facts));
+                }
+                Ok(_) => {}
+                Err(_) => tracing::warn!(hook = hook.name(), "a hook broke after a call"),
+            }
+        }
+        annotations
+    };
+    match tokio::time::timeout(scope.limits.post_hook, asked).await {
+        Ok(annotations) if !annotations.is_empty() => {
+            outcome.metadata.insert(ANNOTATIONS_KEY.to_owned(), Value::Object(annotations));
+        }
+        Ok(_) => {}
+        Err(_) => tracing::warn!(tool = %passage.tool, "hooks after a call took too long and were left"),
+    }
+}
+
+fn hooked<'a>(scope: &'a Scope, passage: &'a Passage) -> HookedCall<'a> {
+    HookedCall {
+        session: &scope.session,
+        invocation: &passage.id,
+        origin: passage.origin,
+        tool: &passage.tool,
+        arguments: &passage.arguments,
+    }
+}

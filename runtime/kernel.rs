@@ -1,0 +1,473 @@
+//! The kernel: one function, [`route`], takes every call from its proposal to its ending, top to bottom, with one
+//! exit.
+//!
+//! Whatever happens to a call (it is refused, cancelled, runs late, panics, is dropped by its caller, never
+//! starts because its session closes) it has exactly one ending in the journal, and its leases are home by then.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use futures_util::FutureExt as _;
+use serde_json::{Value, json};
+use toolwarden_actors::accounts::Amount;
+use toolwarden_actors::budget_ledger::{BudgetLedger, Reservation};
+use toolwarden_actors::bulkhead::Permit;
+use toolwarden_actors::circuit_breaker::CallHealth;
+use toolwarden_actors::confirmations::Confirmations;
+use toolwarden_actors::journal::{Journal, JournalError};
+use toolwarden_actors::node::{BodyEnd, Ending, NodeHandle, NodeKind, NodeSpec, Waiter};
+use toolwarden_actors::process_group::SupervisedProcesses;
+use toolwarden_tools::cancellation::{CancelReason, Cancellation};
+use toolwarden_tools::context::{Progress, ToolContext};
+use toolwarden_tools::digest::Digest;
+use toolwarden_tools::effects::Effects;
+use toolwarden_tools::effects::entropy::hex_id;
+use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
+use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome, Trust};
+use toolwarden_tools::registry::Registered;
+use toolwarden_tools::tool::Tool;
+use toolwarden_tools::workspace::Workspace;
+
+use crate::event::{Event, EventKind, REQUEST_SNAPSHOT_SCHEMA, RequestSnapshot};
+use crate::governance::admission::Admitted;
+use crate::governance::budget::Budgeted;
+use crate::governance::confirmation::Confirmed;
+use crate::governance::hooks::{Hooked, annotate};
+use crate::governance::permission::Permitted;
+use crate::governance::recursion::Guarded;
+use crate::governance::schema::WellFormed;
+use crate::governance::skill::Narrowed;
+use crate::lanes::Lanes;
+use crate::nested::{NestedCalls, NestedRuns};
+use crate::proposal::{Passage, Passed, Proposal, Stopped};
+use crate::refusal::Refusal;
+use crate::result::ToolResult;
+use crate::scope::Scope;
+use crate::settlement::evidence::{Original, attach, evidence};
+use crate::settlement::projection::project;
+use crate::settlement::sanitise::Sanitiser;
+
+/// What the route may still need after a tool had its whole grace: post-hooks, settling, the ending.
+pub const SETTLE_ALLOWANCE: Duration = Duration::from_secs(5);
+
+/// The parts that every call needs; one for each runtime.
+pub struct Kernel {
+    /// Clock and entropy.
+    pub effects: Effects,
+    /// Where events go.
+    pub journal: Journal<Event>,
+    /// Where budgets are kept.
+    pub ledger: BudgetLedger,
+    /// Where people are asked.
+    pub confirmations: Confirmations,
+    /// Where slots are lent.
+    pub lanes: Lanes,
+    /// What takes secrets out.
+    pub sanitiser: Sanitiser,
+    /// Tools at work now; order reaches nothing.
+    pub active: DashMap<InvocationId, ActiveTool>,
+}
+
+/// A tool at work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActiveTool {
+    /// The invocation.
+    pub id: InvocationId,
+    /// The tool.
+    pub name: ToolName,
+    /// The session that the host opened.
+    pub root_session: SessionId,
+    /// When it started, in milliseconds since 1970.
+    pub started_at_ms: u64,
+}
+
+impl Kernel {
+    /// A new invocation id, `{prefix}-{tool}-{32 hex digits}`.
+    pub fn invocation_id(&self, prefix: &str, tool: &ToolName) -> InvocationId {
+        format!("{prefix}-{tool}-{}", hex_id(&*self.effects.entropy)).into()
+    }
+
+    /// Starts a call under a node. Dropping what is returned cancels the call; it still gets its ending.
+    pub fn invoke(self: &Arc<Self>, under: &NodeHandle, scope: &Arc<Scope>, proposal: Proposal) -> Invocation {
+        let (id, tool) = (proposal.id.clone(), proposal.call.tool.clone());
+        self.tell(
+            scope,
+            EventKind::ToolProposed {
+                id: id.clone(),
+                name: tool.clone(),
+                origin: proposal.origin,
+                parent: proposal.parent.clone(),
+            },
+        );
+        let spec = NodeSpec { kind: NodeKind::Invocation, grace: scope.limits.grace + SETTLE_ALLOWANCE };
+        let (kernel, its_scope) = (Arc::clone(self), Arc::clone(scope));
+        let body = move |node| route(kernel, its_scope, proposal, node);
+        let (kernel, its_scope, lost_id, lost_tool) = (Arc::clone(self), Arc::clone(scope), id.clone(), tool.clone());
+        let epilogue = move |ending: &Ending| {
+            kernel.active.remove(&lost_id);
+            let result = unreturned(&kernel, &its_scope, lost_id, lost_tool, ending);
+            kernel.tell(&its_scope, EventKind::ToolEnd(Arc::new(result)));
+        };
+        let waiter = under.spawn_with_epilogue(spec, body, epilogue);
+        Invocation { waiter, kernel: Arc::clone(self), scope: Arc::clone(scope), id, tool }
+    }
+
+    /// Writes an event without waiting.
+    pub fn tell(&self, scope: &Scope, kind: EventKind) {
+        self.journal.note(event(scope, kind));
+    }
+
+    /// Writes an event and waits until it is stored.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub async fn write(&self, scope: &Scope, kind: EventKind) -> Result<u64, JournalError> {
+        self.journal.append(event(scope, kind)).await
+    }
+}
+
+fn event(scope: &Scope, kind: EventKind) -> Event {
+    Event {
+        root_session: scope.root_session.clone(),
+        session: scope.session.clone(),
+        run: scope.run.clone(),
+        kind,
+    }
+}
+
+/// A call under way: await it for its result. Dropped before that, the call is cancelled.
+pub struct Invocation {
+    waiter: Waiter<Arc<ToolResult>>,
+    kernel: Arc<Kernel>,
+    scope: Arc<Scope>,
+    id: InvocationId,
+    tool: ToolName,
+}
+
+impl Invocation {
+    /// The invocation's id.
+    pub fn id(&self) -> &InvocationId {
+        &self.id
+    }
+
+    /// Asks the call to end in order; its result still comes.
+    pub fn cancel(&self, reason: CancelReason) {
+        self.waiter.cancel(reason);
+    }
+}
+
+impl Future for Invocation {
+    type Output = Arc<ToolResult>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let end = std::task::ready!(Pin::new(&mut self.waiter).poll(cx));
+        Poll::Ready(end.output.unwrap_or_else(|| {
+            let (id, tool) = (self.id.clone(), self.tool.clone());
+            Arc::new(unreturned(&self.kernel, &self.scope, id, tool, &end.ending))
+        }))
+    }
+}
+
+/// The route of one call.
+async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node: NodeHandle) -> Arc<ToolResult> {
+    let cancel = node.cancellation().clone();
+    let (passage, outcome, leases) = match govern(&kernel, &scope, proposal, &cancel).await {
+        Ok(admitted) => execute(&kernel, &scope, admitted, &node).await,
+        Err(stopped) => {
+            let Stopped { refusal, passage } = *stopped;
+            if refusal.is_denial() {
+                kernel.tell(
+                    &scope,
+                    EventKind::PermissionDenied {
+                        tool_id: passage.id.clone(),
+                        tool_name: passage.tool.clone(),
+                        args: passage.arguments.clone(),
+                        reason: refusal.to_string(),
+                    },
+                );
+            }
+            (passage, refusal.into_outcome(), Leases::default())
+        }
+    };
+    let output_bytes = u64::try_from(outcome.output.len()).unwrap_or(u64::MAX);
+    let health = health(&outcome);
+    let result = Arc::new(settle(&kernel, &scope, &passage, outcome));
+    leases.go_home(output_bytes, health);
+    if let Err(error) = kernel.write(&scope, EventKind::ToolEnd(Arc::clone(&result))).await {
+        tracing::warn!(%error, invocation = %passage.id, "an ending is not in the journal");
+    }
+    result
+}
+
+/// Stages 1 to 8: may it run, and when.
+async fn govern(kernel: &Kernel, scope: &Scope, proposal: Proposal, cancel: &Cancellation) -> Passed<Admitted> {
+    let tell = |kind| kernel.tell(scope, kind);
+    let guarded = Guarded::judge(proposal, scope)?;
+    let well_formed = WellFormed::check(guarded, scope)?;
+    let hooked = Hooked::consult(well_formed, scope, cancel).await?;
+    tell(bound(hooked.passage()));
+    let confirmed = match Confirmed::by_trusted_host(hooked) {
+        Ok(confirmed) => confirmed,
+        Err(hooked) => {
+            let narrowed = Narrowed::judge(hooked, scope)?;
+            let permitted = Permitted::judge(narrowed, scope)?;
+            Confirmed::ask(permitted, scope, &kernel.confirmations, cancel, &tell).await?
+        }
+    };
+    let budgeted = Budgeted::reserve(confirmed, scope, &kernel.ledger, &tell).await?;
+    Admitted::wait(budgeted, scope, &kernel.lanes, cancel).await
+}
+
+fn bound(passage: &Passage) -> EventKind {
+    EventKind::ToolRequestBound {
+        tool_id: passage.id.clone(),
+        tool_name: passage.tool.clone(),
+        snapshot: RequestSnapshot {
+            schema: REQUEST_SNAPSHOT_SCHEMA,
+            origin: passage.origin,
+            tool_name_digest: Digest::of(passage.tool.as_str().as_bytes()),
+            arguments_bytes: passage.arguments.to_string().len(),
+            arguments_digest: Digest::of_json(&passage.arguments),
+        },
+    }
+}
+
+/// What a call has borrowed.
+#[derive(Default)]
+struct Leases {
+    reservation: Option<Reservation>,
+    permit: Option<Permit>,
+}
+
+impl Leases {
+    fn go_home(self, output_bytes: u64, health: CallHealth) {
+        if let Some(permit) = self.permit {
+            permit.settle(health);
+        }
+        if let Some(reservation) = self.reservation {
+            reservation.settle(Amount { calls: 1, output_bytes, ..Amount::default() });
+        }
+    }
+}
+
+/// Stages 9 to 11: the tool at work, under its cancel, until its children have settled too.
+async fn execute(
+    kernel: &Arc<Kernel>,
+    scope: &Arc<Scope>,
+    admitted: Admitted,
+    node: &NodeHandle,
+) -> (Box<Passage>, ToolOutcome, Leases) {
+    let (passage, entry, reservation, permit) = admitted.into_parts();
+    let leases = Leases { reservation: Some(reservation), permit };
+    let start = EventKind::ToolExecutionStart {
+        id: passage.id.clone(),
+        name: passage.tool.clone(),
+        args: passage.arguments.clone(),
+    };
+    // No side effect comes before this is stored.
+    if kernel.write(scope, start).await.is_err() {
+        let refusal = Refusal::NotRunning { tool: passage.tool.clone(), part: "the journal" };
+        return (passage, refusal.into_outcome(), leases);
+    }
+    if let Some(timeout) = scope.limits.timeout {
+        node.limit(timeout);
+    }
+    let at_work = AtWork::begin(kernel, scope, &passage);
+    let context = context(kernel, scope, &passage, &entry, node);
+    let mut outcome = run_tool(&*entry.tool, &context, passage.arguments.clone(), scope, &passage.tool).await;
+    if may_have_children(&entry) {
+        node.children_settled().await;
+    }
+    drop(at_work);
+    annotate(scope, &passage, &mut outcome).await;
+    (passage, outcome, leases)
+}
+
+/// Lists a tool as active for as long as it works.
+struct AtWork<'a> {
+    kernel: &'a Kernel,
+    id: InvocationId,
+}
+
+impl<'a> AtWork<'a> {
+    fn begin(kernel: &'a Kernel, scope: &Scope, passage: &Passage) -> Self {
+        let id = passage.id.clone();
+        let active = ActiveTool {
+            id: id.clone(),
+            name: passage.tool.clone(),
+            root_session: scope.root_session.clone(),
+            started_at_ms: kernel.effects.clock.unix_ms(),
+        };
+        kernel.active.insert(id.clone(), active);
+        Self { kernel, id }
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.kernel.active.remove(&self.id);
+    }
+}
+
+/// Runs the tool to its outcome: its own, or what a cancel, a panic or the end of its grace makes of it.
+async fn run_tool(
+    tool: &dyn Tool,
+    context: &ToolContext,
+    arguments: Value,
+    scope: &Scope,
+    name: &ToolName,
+) -> ToolOutcome {
+    let call = AssertUnwindSafe(async { tool.call(context, arguments).await }).catch_unwind();
+    tokio::pin!(call);
+    let overdue = async {
+        let reason = context.cancel.cancelled().await;
+        tokio::time::sleep(scope.limits.grace).await;
+        reason
+    };
+    tokio::select! {
+        biased;
+        returned = &mut call => match returned {
+            Ok(outcome) => outcome,
+            Err(_panic) => {
+                // Its words may hold anything; they go to the log of the host, not to the model.
+                tracing::error!(tool = %name, invocation = %context.invocation, "a tool panicked");
+                let text = format!("{name} broke down while it worked; what it had done by then is unknown");
+                ToolOutcome::error(ToolErrorKind::Crashed, text).trusted(Trust::Trusted)
+            }
+        },
+        reason = overdue => ToolOutcome::ended_early(name.as_str(), &reason),
+    }
+}
+
+fn may_have_children(entry: &Registered) -> bool {
+    let needs = entry.tool.spec().needs;
+    needs.exec || needs.nests()
+}
+
+/// What the tool holds: only the ports that its description names.
+fn context(
+    kernel: &Arc<Kernel>,
+    scope: &Arc<Scope>,
+    passage: &Passage,
+    entry: &Registered,
+    node: &NodeHandle,
+) -> ToolContext {
+    let needs = entry.tool.spec().needs;
+    let nested = NestedCalls::new(kernel, scope, passage, entry.builtin, node);
+    ToolContext {
+        invocation: passage.id.clone(),
+        session: scope.session.clone(),
+        workspace: granted(&scope.workspace, needs.exec, needs.write, node),
+        seen: Arc::clone(&scope.seen),
+        cancel: node.cancellation().clone(),
+        clock: Arc::clone(&kernel.effects.clock),
+        progress: Arc::new(Deltas {
+            kernel: Arc::clone(kernel),
+            scope: Arc::clone(scope),
+            id: passage.id.clone(),
+            tool: passage.tool.clone(),
+        }),
+        invoke: needs.invoke.then(|| Arc::new(nested) as _),
+        delegate: match &scope.children {
+            Some(children) if needs.delegate => {
+                Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _)
+            }
+            _ => None,
+        },
+    }
+}
+
+/// The workspace with no more than the tool needs, and every command under the call's own node.
+fn granted(workspace: &Workspace, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+    let mut to = workspace.capabilities();
+    to.exec &= exec;
+    to.write &= write;
+    let narrowed = workspace.narrowed(to);
+    match workspace.commands() {
+        Some(commands) if to.exec => {
+            let port = Arc::clone(&commands.processes);
+            narrowed.with_processes(Arc::new(SupervisedProcesses::new(port, node.clone())))
+        }
+        _ => narrowed,
+    }
+}
+
+/// A tool's progress as events.
+struct Deltas {
+    kernel: Arc<Kernel>,
+    scope: Arc<Scope>,
+    id: InvocationId,
+    tool: ToolName,
+}
+
+impl Progress for Deltas {
+    fn delta(&self, text: &str) {
+        let (delta, _) = self.kernel.sanitiser.clean(text.to_owned());
+        let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta };
+        self.kernel.tell(&self.scope, kind);
+    }
+}
+
+/// What the outcome says about whatever the lane reaches.
+fn health(outcome: &ToolOutcome) -> CallHealth {
+    match &outcome.error {
+        Some(ToolErrorKind::Transport { .. } | ToolErrorKind::Timeout { .. }) => CallHealth::Failed,
+        Some(ToolErrorKind::Cancelled { .. } | ToolErrorKind::Crashed) => CallHealth::Neutral,
+        _ => CallHealth::Succeeded,
+    }
+}
+
+/// Stages 12 to 15: sanitised, projected, proven.
+fn settle(kernel: &Kernel, scope: &Scope, passage: &Passage, outcome: ToolOutcome) -> ToolResult {
+    finished(kernel, scope, passage.id.clone(), passage.tool.clone(), outcome)
+}
+
+fn finished(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, outcome: ToolOutcome) -> ToolResult {
+    let (output, mut removed) = kernel.sanitiser.clean(outcome.output);
+    let mut metadata = outcome.metadata;
+    for value in metadata.values_mut() {
+        removed += kernel.sanitiser.clean_value(value);
+    }
+    let error_kind = outcome.error.map(|kind| kernel.sanitiser.clean_kind(kind));
+    if removed > 0 {
+        metadata.insert("sanitised".to_owned(), json!({ "removed": removed }));
+    }
+    let original = Original::of(&output);
+    let projection = project(&scope.projection, output);
+    attach(&mut metadata, evidence(&original, &projection));
+    ToolResult {
+        id,
+        name,
+        output: projection.text,
+        exit_code: outcome.exit_code,
+        metadata,
+        error_kind,
+        trust: outcome.trust,
+        attachments: outcome.attachments,
+    }
+}
+
+/// The result of a call whose route did not come to its own end.
+fn unreturned(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, ending: &Ending) -> ToolResult {
+    let outcome = match (&ending.body, &ending.cancel) {
+        (BodyEnd::Panicked(_), _) => {
+            let text = format!("{name} was lost to a fault of the runtime; what it had done by then is unknown");
+            ToolOutcome::error(ToolErrorKind::Crashed, text)
+        }
+        (BodyEnd::Abandoned, reason) => {
+            let reason = reason.clone().unwrap_or(CancelReason::Requested);
+            let mut outcome = ToolOutcome::ended_early(name.as_str(), &reason);
+            outcome.output.push_str("; it did not stop when it was told to and may still be running");
+            outcome.with("abandoned", true)
+        }
+        (_, reason) => {
+            let reason = reason.clone().unwrap_or(CancelReason::ParentEnded);
+            ToolOutcome::ended_early(name.as_str(), &reason)
+        }
+    };
+    finished(kernel, scope, id, name, outcome.trusted(Trust::Trusted))
+}

@@ -1,0 +1,152 @@
+//! The two ways up that a tool may hold: calls to other tools, and child runs.
+//!
+//! The origin of what comes through here is set here: a tool cannot claim a better one than its own.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use toolwarden_actors::fan_out::{FanOutPlan, MemberEnd};
+use toolwarden_actors::members::run_members;
+use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
+use toolwarden_tools::context::{ChildResults, ChildTask, Delegate, FanOutPolicy, Invoke, ToolCall};
+use toolwarden_tools::ids::{InvocationId, ToolName};
+use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome};
+use toolwarden_tools::tool::{Capabilities, ToolDefinition};
+
+use crate::kernel::{Kernel, SETTLE_ALLOWANCE};
+use crate::origin::Origin;
+use crate::proposal::{Passage, Proposal};
+use crate::scope::{ChildRuns, Scope};
+
+/// Calls to other tools, each an invocation of its own under the caller's node.
+pub(crate) struct NestedCalls {
+    kernel: Arc<Kernel>,
+    scope: Arc<Scope>,
+    node: NodeHandle,
+    parent: InvocationId,
+    origin: Origin,
+    ancestry: Vec<ToolName>,
+}
+
+impl NestedCalls {
+    pub(crate) fn new(
+        kernel: &Arc<Kernel>,
+        scope: &Arc<Scope>,
+        caller: &Passage,
+        builtin: bool,
+        node: &NodeHandle,
+    ) -> Self {
+        let mut ancestry = caller.ancestry.clone();
+        ancestry.push(caller.tool.clone());
+        Self {
+            kernel: Arc::clone(kernel),
+            scope: Arc::clone(scope),
+            node: node.clone(),
+            parent: caller.id.clone(),
+            origin: caller.origin.nested(builtin),
+            ancestry,
+        }
+    }
+
+    fn proposal(&self, call: ToolCall) -> Proposal {
+        Proposal {
+            id: self.kernel.invocation_id("nested", &call.tool),
+            parent: Some(self.parent.clone()),
+            origin: self.origin,
+            ancestry: self.ancestry.clone(),
+            call,
+        }
+    }
+}
+
+impl Invoke for NestedCalls {
+    fn invoke_all(&self, calls: Vec<ToolCall>, width: usize) -> BoxFuture<'_, Vec<ToolOutcome>> {
+        let (kernel, scope) = (Arc::clone(&self.kernel), Arc::clone(&self.scope));
+        let tools: Vec<ToolName> = calls.iter().map(|call| call.tool.clone()).collect();
+        let proposals: Vec<Proposal> = calls.into_iter().map(|call| self.proposal(call)).collect();
+        let spec = NodeSpec { kind: NodeKind::FanOut, grace: scope.limits.grace + SETTLE_ALLOWANCE };
+        let waiter = self.node.spawn(spec, move |node| async move {
+            let members = proposals.into_iter().map(|proposal| {
+                let (kernel, scope) = (Arc::clone(&kernel), Arc::clone(&scope));
+                move |node: &NodeHandle| {
+                    let invocation = kernel.invoke(node, &scope, proposal);
+                    invocation.map(|result| (result.is_success(), result.to_outcome())).boxed()
+                }
+            });
+            run_members(&node, FanOutPlan::all(width), members.collect()).await
+        });
+        Box::pin(async move {
+            let end = waiter.await;
+            let members = end.output.map(|end| end.members).unwrap_or_default();
+            let mut outcomes: Vec<ToolOutcome> =
+                members.into_iter().zip(&tools).map(|(member, tool)| member_outcome(member, tool)).collect();
+            // A fan-out that was lost as a whole still owes every call its outcome.
+            for tool in tools.iter().skip(outcomes.len()) {
+                outcomes.push(interrupted(tool));
+            }
+            outcomes
+        })
+    }
+
+    fn capabilities(&self, call: &ToolCall) -> Option<Capabilities> {
+        let entry = self.scope.registry.get(call.tool.as_str())?;
+        // Arguments that do not fit are refused by the route; a tool is asked about fitting ones only.
+        entry.schema.check(&call.arguments).ok()?;
+        Some(entry.tool.capabilities(&call.arguments))
+    }
+
+    fn available(&self) -> Vec<ToolDefinition> {
+        let policies = &self.scope.policies;
+        let mut definitions = self.scope.registry.definitions();
+        definitions.retain(|definition| {
+            let lane = self.scope.registry.get(definition.name.as_str()).map(|entry| entry.tool.spec().lane.clone());
+            policies.iter().all(|policy| policy.exposes(definition.name.as_str(), lane.as_ref()))
+        });
+        definitions
+    }
+}
+
+fn member_outcome(member: MemberEnd<ToolOutcome>, tool: &ToolName) -> ToolOutcome {
+    match member {
+        MemberEnd::Finished { result, .. } => result,
+        MemberEnd::Crashed { message } => ToolOutcome::error(ToolErrorKind::Crashed, message),
+        MemberEnd::NeverStarted { reason } => ToolOutcome::ended_early(tool.as_str(), &reason),
+    }
+}
+
+fn interrupted(tool: &ToolName) -> ToolOutcome {
+    ToolOutcome::error(ToolErrorKind::Cancelled { op: tool.to_string(), reason: None }, format!("{tool}: interrupted"))
+}
+
+/// Child runs, each a session of its own under the caller's node.
+pub(crate) struct NestedRuns {
+    children: Arc<dyn ChildRuns>,
+    scope: Arc<Scope>,
+    node: NodeHandle,
+    invocation: InvocationId,
+}
+
+impl NestedRuns {
+    pub(crate) fn new(children: &Arc<dyn ChildRuns>, scope: &Arc<Scope>, caller: &Passage, node: &NodeHandle) -> Self {
+        let mut scope = Scope::clone(scope);
+        scope.ancestry.clone_from(&caller.ancestry);
+        scope.ancestry.push(caller.tool.clone());
+        Self {
+            children: Arc::clone(children),
+            scope: Arc::new(scope),
+            node: node.clone(),
+            invocation: caller.id.clone(),
+        }
+    }
+}
+
+impl Delegate for NestedRuns {
+    fn agents(&self) -> Vec<(String, String)> {
+        self.children.agents()
+    }
+
+    fn delegate(&self, tasks: Vec<ChildTask>, policy: FanOutPolicy) -> BoxFuture<'_, ChildResults> {
+        self.children.delegate(&self.scope, &self.node, &self.invocation, tasks, policy)
+    }
+}

@@ -1,0 +1,64 @@
+//! A proposal: a call that somebody wants, before anything was decided about it.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use toolwarden_tools::context::ToolCall;
+use toolwarden_tools::ids::{InvocationId, ToolName};
+use toolwarden_tools::registry::Registered;
+
+use crate::origin::Origin;
+use crate::refusal::Refusal;
+
+/// A call that somebody wants.
+#[derive(Debug, Clone)]
+pub struct Proposal {
+    /// Its id.
+    pub id: InvocationId,
+    /// The invocation that it is nested in.
+    pub parent: Option<InvocationId>,
+    /// Who wants it.
+    pub origin: Origin,
+    /// The nesting tools that it is inside of, outermost first.
+    pub ancestry: Vec<ToolName>,
+    /// Which tool, with what. Arguments that are `null` count as an empty object.
+    pub call: ToolCall,
+}
+
+/// A proposal on its way through the route; the stages hand it on, each in a value of its own kind.
+pub(crate) struct Passage {
+    pub(crate) id: InvocationId,
+    pub(crate) parent: Option<InvocationId>,
+    pub(crate) origin: Origin,
+    pub(crate) ancestry: Vec<ToolName>,
+    pub(crate) tool: ToolName,
+    pub(crate) arguments: Value,
+    pub(crate) entry: Option<Arc<Registered>>,
+}
+
+impl From<Proposal> for Passage {
+    fn from(proposal: Proposal) -> Self {
+        let Proposal { id, parent, origin, ancestry, call } = proposal;
+        let arguments = match call.arguments {
+            Value::Null => Value::Object(Map::new()),
+            arguments => arguments,
+        };
+        Self { id, parent, origin, ancestry, tool: call.tool, arguments, entry: None }
+    }
+}
+
+/// A call that a stage did not let through.
+pub(crate) struct Stopped {
+    pub(crate) refusal: Refusal,
+    pub(crate) passage: Box<Passage>,
+}
+
+/// What a stage gives on: the next stage's value, or the end of the way.
+pub(crate) type Passed<T> = Result<T, Box<Stopped>>;
+
+impl Passage {
+    /// Ends the way here.
+    pub(crate) fn stop<T>(self: Box<Self>, refusal: Refusal) -> Passed<T> {
+        Err(Box::new(Stopped { refusal, passage: self }))
+    }
+}

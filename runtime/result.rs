@@ -1,0 +1,48 @@
+//! What a call came to, as everybody sees it: hosts, models, events and, later, proof.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use toolwarden_tools::ids::{InvocationId, ToolName};
+use toolwarden_tools::outcome::{Attachment, ToolErrorKind, ToolOutcome, Trust};
+
+/// The settled result of one invocation.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ToolResult {
+    /// The invocation.
+    pub id: InvocationId,
+    /// Its tool.
+    pub name: ToolName,
+    /// The projected output: sanitised, and cut when it was too long (the evidence says how).
+    pub output: String,
+    /// 0 means success.
+    pub exit_code: i32,
+    /// Facts for the host, the evidence among them.
+    pub metadata: Map<String, Value>,
+    /// The typed kind of a failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_kind: Option<ToolErrorKind>,
+    /// Where the output comes from.
+    pub trust: Trust,
+    /// Images and the like.
+    #[serde(skip)]
+    pub attachments: Vec<Attachment>,
+}
+
+impl ToolResult {
+    /// Whether the call did what it was asked.
+    pub fn is_success(&self) -> bool {
+        self.exit_code == 0
+    }
+
+    /// The same as a tool sees a call that it made.
+    pub fn to_outcome(&self) -> ToolOutcome {
+        ToolOutcome {
+            output: self.output.clone(),
+            exit_code: self.exit_code,
+            metadata: self.metadata.clone(),
+            attachments: self.attachments.clone(),
+            error: self.error_kind.clone(),
+            trust: self.trust,
+        }
+    }
+}

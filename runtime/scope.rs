@@ -1,0 +1,101 @@
+//! A scope: everything that governs and serves the calls of one run, frozen when the run starts.
+//!
+//! A change of policy, tools or hooks while a run is under way makes a new scope for the next one; calls in flight
+//! keep theirs, so no answer mixes two sets of rules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use toolwarden_actors::accounts::AccountId;
+use toolwarden_actors::node::NodeHandle;
+use toolwarden_tools::context::{ChildResults, ChildTask, FanOutPolicy};
+use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
+use toolwarden_tools::registry::Registry;
+use toolwarden_tools::workspace::Workspace;
+use toolwarden_tools::workspace::seen::SeenFiles;
+
+use crate::governance::confirmation::Confirming;
+use crate::governance::grants::GrantBook;
+use crate::governance::hooks::Hook;
+use crate::governance::permission::CompiledPolicy;
+use crate::governance::skill::SkillLimits;
+use crate::settlement::projection::ProjectionPolicy;
+
+/// What governs and serves the calls of one run, or of the host's direct calls in a session.
+#[derive(Clone)]
+pub struct Scope {
+    /// The session.
+    pub session: SessionId,
+    /// The session that the host opened, when this one is a child of it.
+    pub root_session: SessionId,
+    /// The run, when the calls are a run's.
+    pub run: Option<RunId>,
+    /// The tools.
+    pub registry: Arc<Registry>,
+    /// Where they work.
+    pub workspace: Workspace,
+    /// What the session has read.
+    pub seen: Arc<SeenFiles>,
+    /// Permission policies; all must agree, so that a child never gets more than its parent.
+    pub policies: Vec<Arc<CompiledPolicy>>,
+    /// What a person has allowed for good in this session.
+    pub grants: Arc<GrantBook>,
+    /// The limits of the active skill.
+    pub skill: Option<Arc<SkillLimits>>,
+    /// Hooks, asked in this order.
+    pub hooks: Vec<Arc<dyn Hook>>,
+    /// Whether and how a person is asked.
+    pub confirming: Confirming,
+    /// Whose budget is used.
+    pub account: AccountId,
+    /// Bounds of a call.
+    pub limits: CallLimits,
+    /// How outputs are projected.
+    pub projection: ProjectionPolicy,
+    /// The nesting tools that this scope's calls are inside of, outermost first.
+    pub ancestry: Vec<ToolName>,
+    /// Starts child runs, where there is a model for them.
+    pub children: Option<Arc<dyn ChildRuns>>,
+}
+
+/// Bounds of one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallLimits {
+    /// The most time a tool may take, waiting for a person not counted; none when only the tool's own limits hold.
+    pub timeout: Option<Duration>,
+    /// What a tool has from its cancel to being dropped. Longer than the grace of a command, so that the command's
+    /// own end comes first.
+    pub grace: Duration,
+    /// How many nesting tools may be inside of each other.
+    pub depth_max: usize,
+    /// How long hooks after a call are waited for, all together.
+    pub post_hook: Duration,
+}
+
+impl Default for CallLimits {
+    fn default() -> Self {
+        Self {
+            timeout: None,
+            grace: Duration::from_millis(4000),
+            depth_max: 4,
+            post_hook: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Starts child runs for the `task` tool; implemented where sessions are known.
+pub trait ChildRuns: Send + Sync {
+    /// The agents that may be named, with what each is for, sorted by name.
+    fn agents(&self) -> Vec<(String, String)>;
+
+    /// Runs the tasks under `node`, the node of the invocation that asked for them.
+    fn delegate(
+        &self,
+        scope: &Arc<Scope>,
+        node: &NodeHandle,
+        invocation: &InvocationId,
+        tasks: Vec<ChildTask>,
+        policy: FanOutPolicy,
+    ) -> BoxFuture<'static, ChildResults>;
+}

@@ -1,0 +1,5 @@
+//! Settling: what every call goes through after its tool, in one order, whoever called and however it ended.
+
+pub mod evidence;
+pub mod projection;
+pub mod sanitise;

@@ -1,0 +1,113 @@
+//! Evidence: what a model saw of what there was, in figures that anybody can recompute.
+//!
+//! Every result carries it, refusals and crashes included. Digests are of the sanitised text.
+
+use serde_json::{Map, Value, json};
+use toolwarden_tools::digest::Digest;
+
+use crate::settlement::projection::Projection;
+
+/// The metadata key under which evidence stands.
+pub const EVIDENCE_KEY: &str = "a3s_tool_result_evidence";
+/// The form of the evidence.
+pub const EVIDENCE_SCHEMA: &str = "a3s.code.tool-result-evidence.v1";
+/// How tokens are estimated: a quarter of the bytes, rounded up.
+pub const TOKEN_ESTIMATOR: &str = "utf8-bytes-ceil-div-4/v1";
+/// The rules by which outputs are projected.
+pub const TRANSFORM_ALGORITHM: &str = "toolwarden.tool-result-transform.v1";
+
+/// The facts about an original, taken before it is projected.
+#[derive(Debug, Clone)]
+pub struct Original {
+    bytes: usize,
+    digest: Digest,
+}
+
+impl Original {
+    /// Measures the original.
+    pub fn of(text: &str) -> Self {
+        Self { bytes: text.len(), digest: Digest::of(text.as_bytes()) }
+    }
+}
+
+/// Tokens that a text of this many bytes is estimated to have.
+pub fn estimated_tokens(bytes: usize) -> usize {
+    bytes.div_ceil(4)
+}
+
+/// The evidence of a projection.
+pub fn evidence(original: &Original, projection: &Projection) -> Value {
+    let projected_bytes = projection.text.len();
+    let projected_digest = if projection.shown_bytes == original.bytes && projected_bytes == original.bytes {
+        original.digest.clone()
+    } else {
+        Digest::of(projection.text.as_bytes())
+    };
+    let (original_tokens, projected_tokens) = (estimated_tokens(original.bytes), estimated_tokens(projected_bytes));
+    json!({
+        "schema": EVIDENCE_SCHEMA,
+        "original_bytes": original.bytes,
+        "projected_bytes": projected_bytes,
+        "original_estimated_tokens": original_tokens,
+        "projected_estimated_tokens": projected_tokens,
+        "token_estimator": TOKEN_ESTIMATOR,
+        "transform_algorithm": TRANSFORM_ALGORITHM,
+        "content_digest": original.digest.as_str(),
+        "projected_digest": projected_digest.as_str(),
+        "repeat_key": original.digest.as_str(),
+        "content_ref": format!("inline:{}", original.digest),
+        "loss_mode": projection.loss,
+        "byte_delta": difference(projected_bytes, original.bytes),
+        "estimated_token_delta": difference(projected_tokens, original_tokens),
+    })
+}
+
+/// Puts evidence into a result's metadata; evidence that a tool claims for itself is thrown away.
+pub fn attach(metadata: &mut Map<String, Value>, evidence: Value) {
+    metadata.insert(EVIDENCE_KEY.to_owned(), evidence);
+}
+
+fn difference(one: usize, other: usize) -> i64 {
+    let signed = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    signed(one).saturating_sub(signed(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::{Original, evidence};
+    use crate::settlement::projection::{ProjectionPolicy, project};
+
+    fn of(text: &str) -> Value {
+        let original = Original::of(text);
+        evidence(&original, &project(&ProjectionPolicy::default(), text.to_owned()))
+    }
+
+    // The boundary cases with known answers.
+    #[test]
+    fn known_answers() {
+        for (text, bytes, tokens, loss, digest) in [
+            (String::new(), 0, 0, "none", "e3b0c44298fc1c14"),
+            ("ok\n".into(), 3, 1, "none", "dc51b8c96c2d745d"),
+            ("x".repeat(102_400), 102_400, 25_600, "none", "8b77ec70310a4f69"),
+            ("x".repeat(102_401), 102_401, 25_601, "bounded_preview", "e936fe0829352b0a"),
+            ("\u{754c}".repeat(40_000), 120_000, 30_000, "bounded_preview", "40599b3598efd070"),
+        ] {
+            let evidence = of(&text);
+            assert_eq!(evidence["original_bytes"], bytes);
+            assert_eq!(evidence["original_estimated_tokens"], tokens);
+            assert_eq!(evidence["loss_mode"], loss);
+            let content = evidence["content_digest"].as_str().unwrap();
+            assert!(content.starts_with(&format!("sha256:{digest}")), "{content}");
+        }
+    }
+
+    #[test]
+    fn deltas_are_signed_and_add_up() {
+        let evidence = of(&"x".repeat(200_000));
+        let delta = evidence["byte_delta"].as_i64().unwrap();
+        assert_eq!(evidence["projected_bytes"].as_i64().unwrap(), 200_000 + delta);
+        assert!(delta < 0);
+    }
+}
