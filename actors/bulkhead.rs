@@ -276,7 +276,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
+    use ractor::ActorCell;
     use tokio::sync::Barrier;
     use tokio::task::JoinSet;
     use toolwarden_tools::cancellation::{CancelReason, Cancellation};
@@ -284,31 +284,9 @@ mod tests {
 
     use super::{Bulkhead, Permit};
     use crate::circuit_breaker::{BreakerLimits, CallHealth};
+    use crate::onlooker::root;
     use crate::permit_pool::{BulkheadLimits, Holder, Shed};
     use crate::slot::NotRunning;
-
-    struct Root;
-
-    impl Actor for Root {
-        type Msg = ();
-        type State = ();
-        type Arguments = ();
-        async fn pre_start(&self, _: ActorRef<()>, (): ()) -> Result<(), ActorProcessingErr> {
-            Ok(())
-        }
-        async fn handle_supervisor_evt(
-            &self,
-            _: ActorRef<()>,
-            _: SupervisionEvent,
-            (): &mut (),
-        ) -> Result<(), ActorProcessingErr> {
-            Ok(())
-        }
-    }
-
-    async fn root() -> ActorCell {
-        Actor::spawn(None, Root, ()).await.unwrap().0.get_cell()
-    }
 
     async fn lane(permits: usize, queue_max: usize) -> (Bulkhead, ActorCell, ActorCell) {
         let bulkhead = Bulkhead::new(Lane::Execute, BulkheadLimits { permits, queue_max, breaker: None });

@@ -1,4 +1,4 @@
-//! Random deliveries for tests of machines: order is kept for each sender, and nothing else is promised.
+//! For tests: random deliveries to machines, in which order is kept for each sender and nothing else is promised.
 //!
 //! That is exactly what mailboxes promise, so a machine that holds under this holds under any schedule.
 

@@ -8,11 +8,15 @@ pub mod circuit_breaker;
 pub mod lease;
 pub mod slot;
 
+pub mod accounts;
 pub mod waiting_line;
 
 pub mod permit_pool;
 
+pub mod budget_ledger;
 pub mod bulkhead;
 
 #[cfg(test)]
 mod interleaving;
+#[cfg(test)]
+mod onlooker;
