@@ -126,7 +126,7 @@ impl Home for ReservationHome {
 
     fn take_back(self, used: Option<Amount>) {
         // A ledger that is gone holds no reservation to end.
-        drop(self.ledger.cast(LedgerMessage::Settle { id: self.id, used }));
+        let _ = self.ledger.cast(LedgerMessage::Settle { id: self.id, used });
     }
 }
 
@@ -160,18 +160,26 @@ impl Actor for LedgerActor {
     ) -> Result<(), ActorProcessingErr> {
         // An asker that is gone drops the answer, and a reservation in it is released.
         match message {
-            LedgerMessage::Open { id, parent, limits, reply } => drop(reply.send(accounts.open(id, parent, limits))),
+            LedgerMessage::Open { id, parent, limits, reply } => {
+                let _ = reply.send(accounts.open(id, parent, limits));
+            }
             LedgerMessage::Reserve { account, amount, reply } => {
                 let reserved = accounts.reserve(&account, amount).map(|(id, thresholds)| {
                     let lease = Lease::new(ReservationHome { ledger: myself, id });
                     Reservation { lease, thresholds }
                 });
-                drop(reply.send(reserved));
+                let _ = reply.send(reserved);
             }
             LedgerMessage::Settle { id, used } => accounts.settle(id, used),
-            LedgerMessage::Charge { account, used, reply } => drop(reply.send(accounts.charge(&account, used))),
-            LedgerMessage::Close { account, reply } => drop(reply.send(accounts.close(&account))),
-            LedgerMessage::Status { account, reply } => drop(reply.send(accounts.status(&account))),
+            LedgerMessage::Charge { account, used, reply } => {
+                let _ = reply.send(accounts.charge(&account, used));
+            }
+            LedgerMessage::Close { account, reply } => {
+                let _ = reply.send(accounts.close(&account));
+            }
+            LedgerMessage::Status { account, reply } => {
+                let _ = reply.send(accounts.status(&account));
+            }
         }
         Ok(())
     }

@@ -25,8 +25,9 @@ use toolwarden_tools::tool::Lane;
 
 use crate::circuit_breaker::CallHealth;
 use crate::lease::{Home, Lease};
-use crate::permit_pool::{BulkheadLimits, BulkheadStatus, Effect, Holder, Message, PermitPool, Shed, Ticket};
+use crate::permit_pool::{BulkheadLimits, BulkheadStatus, Effect, Message, PermitPool, Shed};
 use crate::slot::{NotRunning, Slot};
+use crate::waiting_line::{Holder, Ticket};
 
 /// The handle of one lane; clones share it, and it follows the actor through restarts.
 #[derive(Clone)]
@@ -63,7 +64,7 @@ impl Bulkhead {
         let (actor, _) = Actor::spawn_linked(None, LaneActor, Arc::clone(&self.shared), supervisor).await?;
         self.shared.slot.put(actor.clone());
         // A permit of a former life that came home before the new actor was in its slot told nobody.
-        drop(actor.cast(LaneMessage::Recount));
+        let _ = actor.cast(LaneMessage::Recount);
         Ok(actor.get_cell())
     }
 
@@ -136,7 +137,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if self.waiting {
             // A lane that is gone has no line to leave.
-            drop(self.lane.cast(LaneMessage::Pool(Message::Withdraw { ticket: self.ticket })));
+            let _ = self.lane.cast(LaneMessage::Pool(Message::Withdraw { ticket: self.ticket }));
         }
     }
 }
@@ -167,7 +168,7 @@ impl Home for PermitHome {
         if let Ok(lane) = self.shared.slot.get() {
             let message = Message::Return { ticket: self.ticket, health: word.unwrap_or_default() };
             // A lane that is gone has no permits to count; its next life reads `live`.
-            drop(lane.cast(LaneMessage::Pool(message)));
+            let _ = lane.cast(LaneMessage::Pool(message));
         }
     }
 }
@@ -225,9 +226,11 @@ impl LaneState {
             // A caller that is gone drops the answer, and a permit in it goes home.
             match effect {
                 Effect::Grant { ticket, waiter } => {
-                    drop(waiter.send(Ok(PermitHome::lend(&self.shared, &self.own_live, ticket))));
+                    let _ = waiter.send(Ok(PermitHome::lend(&self.shared, &self.own_live, ticket)));
                 }
-                Effect::Shed { waiter, shed } => drop(waiter.send(Err(shed))),
+                Effect::Shed { waiter, shed } => {
+                    let _ = waiter.send(Err(shed));
+                }
             }
         }
     }
@@ -257,7 +260,7 @@ impl Actor for LaneActor {
             LaneMessage::Status(reply) => {
                 state.recount();
                 state.carry_out();
-                drop(reply.send(state.pool.status(state.now())));
+                let _ = reply.send(state.pool.status(state.now()));
             }
         }
         Ok(())
@@ -285,8 +288,9 @@ mod tests {
     use super::{Bulkhead, Permit};
     use crate::circuit_breaker::{BreakerLimits, CallHealth};
     use crate::onlooker::root;
-    use crate::permit_pool::{BulkheadLimits, Holder, Shed};
+    use crate::permit_pool::{BulkheadLimits, Shed};
     use crate::slot::NotRunning;
+    use crate::waiting_line::Holder;
 
     async fn lane(permits: usize, queue_max: usize) -> (Bulkhead, ActorCell, ActorCell) {
         let bulkhead = Bulkhead::new(Lane::Execute, BulkheadLimits { permits, queue_max, breaker: None });

@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use crate::millisecond::whole_ms;
+
 /// When a breaker opens and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerLimits {
@@ -162,11 +164,6 @@ impl CircuitBreaker {
         self.phase = phase;
         self.epoch += 1;
     }
-}
-
-/// The span in milliseconds, rounded up: waiting that long is long enough.
-pub(crate) fn whole_ms(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -4,19 +4,22 @@
 //! messages in, effects out), below it a thin mount that receives, steps and carries the effects out, and above it
 //! a handle that hides the messages. The machines decide everything, so the simulation can drive them alone.
 
-pub mod circuit_breaker;
+#[cfg(test)]
+mod interleaving;
 pub mod lease;
+mod millisecond;
+#[cfg(test)]
+mod onlooker;
 pub mod slot;
 
 pub mod accounts;
+pub mod circuit_breaker;
+pub mod fan_out;
+pub mod open_questions;
 pub mod waiting_line;
 
 pub mod permit_pool;
 
 pub mod budget_ledger;
 pub mod bulkhead;
-
-#[cfg(test)]
-mod interleaving;
-#[cfg(test)]
-mod onlooker;
+pub mod confirmations;

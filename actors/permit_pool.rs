@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 use toolwarden_tools::cancellation::CancelReason;
-use toolwarden_tools::ids::{InvocationId, SessionId};
 
-use crate::circuit_breaker::{BreakerLimits, BreakerStatus, CallHealth, CircuitBreaker, Pass, whole_ms};
-use crate::waiting_line::WaitingLine;
+use crate::circuit_breaker::{BreakerLimits, BreakerStatus, CallHealth, CircuitBreaker, Pass};
+use crate::millisecond::whole_ms;
+use crate::waiting_line::{Holder, Ticket, WaitingLine};
 
 /// The shortest span that a turned away caller is told to wait.
 pub const RETRY_AFTER_MIN: Duration = Duration::from_millis(50);
@@ -36,19 +36,6 @@ pub struct BulkheadLimits {
     /// When to stop calling what is down; never, when none.
     pub breaker: Option<BreakerLimits>,
 }
-
-/// Who holds, or waits for, a permit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// Its session: permits are shared out fairly between sessions.
-    pub session: SessionId,
-    /// The call.
-    pub invocation: InvocationId,
-}
-
-/// The number of one attempt to get a permit; the handle gives each number once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
 
 /// Why there is no permit. A refusal: nothing was done yet, and the call may be made again.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -288,9 +275,10 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use super::{BulkheadLimits, Effect, Holder, Message, PermitPool, RETRY_AFTER_MAX, Shed, Ticket};
+    use super::{BulkheadLimits, Effect, Message, PermitPool, RETRY_AFTER_MAX, Shed};
     use crate::circuit_breaker::{BreakerLimits, BreakerStatus, CallHealth};
     use crate::interleaving::{Dice, Interleaving};
+    use crate::waiting_line::{Holder, Ticket};
 
     const BREAKER: BreakerLimits =
         BreakerLimits { failures_max: 2, open_min: Duration::from_secs(1), open_max: Duration::from_secs(4) };

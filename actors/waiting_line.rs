@@ -11,9 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use toolwarden_tools::ids::SessionId;
-
-use crate::permit_pool::{Holder, Ticket};
+use toolwarden_tools::ids::{InvocationId, SessionId};
 
 /// After this many calls left since it came, a call counts as old.
 pub const AGED_AFTER_CALLS: u64 = 64;
@@ -32,6 +30,19 @@ pub struct WaitingLine<W> {
     left: u64,
     old_is_next: bool,
 }
+
+/// Who holds, or waits for, a permit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its session: permits are shared out fairly between sessions.
+    pub session: SessionId,
+    /// The call.
+    pub invocation: InvocationId,
+}
+
+/// The number of one attempt to get a permit; the handle gives each number once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
 
 /// A waiting call.
 #[derive(Debug, PartialEq, Eq)]
@@ -165,8 +176,7 @@ impl<W> WaitingLine<W> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AGED_AFTER_CALLS, WaitingLine};
-    use crate::permit_pool::{Holder, Ticket};
+    use super::{AGED_AFTER_CALLS, Holder, Ticket, WaitingLine};
 
     fn holder(session: &str, call: u64) -> Holder {
         Holder { session: session.into(), invocation: format!("{session}{call}").into() }
