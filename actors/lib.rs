@@ -1,11 +1,30 @@
 //! Everything that holds mutable state: the supervision tree and its actors. The only crate that names ractor.
 //!
-//! Each actor's decisions are a pure machine in the actor's own file; the ractor part below it only receives,
-//! steps the machine, and carries its effects out. Callers hold handles and never see a message.
+//! Each actor is a pure machine (time and messages in, effects out), below it a thin mount that receives, steps and
+//! carries the effects out, and above it a handle that hides the messages. The machines decide everything, so the
+//! simulation can drive them alone.
 
+#[cfg(test)]
+mod interleaving;
+pub mod lease;
+mod millisecond;
+#[cfg(test)]
+mod onlooker;
 pub mod slot;
 
+pub mod accounts;
+pub mod circuit_breaker;
+pub mod fan_out;
+pub mod open_questions;
+pub mod waiting_line;
+
+pub mod permit_pool;
+
+pub mod budget_ledger;
+pub mod bulkhead;
+pub mod confirmations;
 pub mod journal;
 pub mod node;
 
+pub mod members;
 pub mod process_group;

@@ -512,9 +512,28 @@ impl<T> Waiter<T> {
         drop(self.parent.cast(NodeMessage::Event(NodeEvent::CancelChild(self.id, reason))));
     }
 
+    /// A way to cancel the child that is not tied to waiting for it.
+    pub fn canceller(&self) -> Canceller {
+        Canceller { id: self.id, parent: self.parent.clone() }
+    }
+
     /// Lets the child live without anybody waiting for it.
     pub fn detach(mut self) {
         self.done = true;
+    }
+}
+
+/// A way to cancel one child. Cheap to clone.
+#[derive(Clone)]
+pub struct Canceller {
+    id: NodeId,
+    parent: ActorRef<NodeMessage>,
+}
+
+impl Canceller {
+    /// Asks the child to end in order; one that has ended does not mind.
+    pub fn cancel(&self, reason: CancelReason) {
+        drop(self.parent.cast(NodeMessage::Event(NodeEvent::CancelChild(self.id, reason))));
     }
 }
 
@@ -777,7 +796,7 @@ impl NodeState {
         if self.machine.child_count() == 0 {
             for reply in self.when_childless.drain(..) {
                 // Whoever asked may be gone.
-                drop(reply.send(()));
+                let _ = reply.send(());
             }
         }
     }

@@ -19,7 +19,7 @@ use toolwarden_actors::bulkhead::Permit;
 use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::confirmations::Confirmations;
 use toolwarden_actors::journal::{Journal, JournalError};
-use toolwarden_actors::node::{BodyEnd, Ending, NodeHandle, NodeKind, NodeSpec, Waiter};
+use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, NodeSpec, Waiter};
 use toolwarden_actors::process_group::SupervisedProcesses;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::context::{Progress, ToolContext};
@@ -152,6 +152,11 @@ impl Invocation {
     /// The invocation's id.
     pub fn id(&self) -> &InvocationId {
         &self.id
+    }
+
+    /// A way to cancel the call that is not tied to waiting for it.
+    pub fn canceller(&self) -> Canceller {
+        self.waiter.canceller()
     }
 
     /// Asks the call to end in order; its result still comes.

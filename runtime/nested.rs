@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use toolwarden_actors::fan_out::{FanOutPlan, MemberEnd};
-use toolwarden_actors::members::run_members;
+use toolwarden_actors::members::{Member, MemberStart, run_members};
 use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
 use toolwarden_tools::context::{ChildResults, ChildTask, Delegate, FanOutPolicy, Invoke, ToolCall};
 use toolwarden_tools::ids::{InvocationId, ToolName};
@@ -67,18 +67,12 @@ impl Invoke for NestedCalls {
         let proposals: Vec<Proposal> = calls.into_iter().map(|call| self.proposal(call)).collect();
         let spec = NodeSpec { kind: NodeKind::FanOut, grace: scope.limits.grace + SETTLE_ALLOWANCE };
         let waiter = self.node.spawn(spec, move |node| async move {
-            let members = proposals.into_iter().map(|proposal| {
-                let (kernel, scope) = (Arc::clone(&kernel), Arc::clone(&scope));
-                move |node: &NodeHandle| {
-                    let invocation = kernel.invoke(node, &scope, proposal);
-                    invocation.map(|result| (result.is_success(), result.to_outcome())).boxed()
-                }
-            });
-            run_members(&node, FanOutPlan::all(width), members.collect()).await
+            let members = proposals.into_iter().map(|proposal| member(&kernel, &scope, proposal)).collect();
+            run_members(&node, FanOutPlan::all(width), members).await.ok()
         });
         Box::pin(async move {
             let end = waiter.await;
-            let members = end.output.map(|end| end.members).unwrap_or_default();
+            let members = end.output.flatten().map(|end| end.members).unwrap_or_default();
             let mut outcomes: Vec<ToolOutcome> =
                 members.into_iter().zip(&tools).map(|(member, tool)| member_outcome(member, tool)).collect();
             // A fan-out that was lost as a whole still owes every call its outcome.
@@ -105,6 +99,15 @@ impl Invoke for NestedCalls {
         });
         definitions
     }
+}
+
+fn member(kernel: &Arc<Kernel>, scope: &Arc<Scope>, proposal: Proposal) -> MemberStart<ToolOutcome> {
+    let (kernel, scope) = (Arc::clone(kernel), Arc::clone(scope));
+    Box::new(move |node| {
+        let invocation = kernel.invoke(node, &scope, proposal);
+        let canceller = invocation.canceller();
+        Member { ends: invocation.map(|result| (result.is_success(), result.to_outcome())).boxed(), canceller }
+    })
 }
 
 fn member_outcome(member: MemberEnd<ToolOutcome>, tool: &ToolName) -> ToolOutcome {

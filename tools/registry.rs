@@ -57,13 +57,19 @@ pub enum RegistryError {
 }
 
 impl Registry {
-    /// Builds a registry; names must be unique and schemas usable.
+    /// Builds a registry from built-in tools and a host's own; names must be unique and schemas usable.
     ///
     /// # Errors
     /// [`RegistryError`] for the first tool that cannot be registered.
-    pub fn build(tools: impl IntoIterator<Item = Arc<dyn Tool>>, schemas: &SchemaCache) -> Result<Self, RegistryError> {
+    pub fn build(
+        builtin: impl IntoIterator<Item = Arc<dyn Tool>>,
+        custom: impl IntoIterator<Item = Arc<dyn Tool>>,
+        schemas: &SchemaCache,
+    ) -> Result<Self, RegistryError> {
+        let builtin = builtin.into_iter().map(|tool| (tool, true));
+        let custom = custom.into_iter().map(|tool| (tool, false));
         let mut registry = Self::default();
-        for tool in tools {
+        for (tool, builtin) in builtin.chain(custom) {
             let spec = tool.spec();
             let name = spec.name.clone();
             let well_formed = (1..=TOOL_NAME_BYTES_MAX).contains(&name.as_str().len())

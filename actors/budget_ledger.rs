@@ -1,0 +1,264 @@
+//! The ledger's actor and its handle: [`BudgetLedger::reserve`] gives a [`Reservation`] that settles or releases
+//! itself.
+//!
+//! The decisions are [`Accounts`]'. One ledger holds all accounts, because a reservation must be made in an account
+//! and in all above it at once, and only one who sees them all can do that.
+//!
+//! - Holds: the accounts and the reservations out.
+//! - Supervised by: the root. Restart: permanent.
+//! - After a restart there are no accounts: the runtime opens them again and charges them what the journal says was
+//!   used. Reservations of a former life go home to nobody, for the journal has what they used.
+//! - Mailbox bound: a caller has one question under way at a time and one return for each reservation, of which
+//!   there are at most [`crate::accounts::RESERVATIONS_MAX`].
+//! - Reports: marks that are passed, in the answer to whoever passed them.
+
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use tokio::sync::oneshot;
+
+use crate::accounts::{
+    AccountId, AccountStatus, Accounts, Amount, BudgetLimits, LedgerError, ReservationId, Threshold,
+};
+use crate::lease::{Home, Lease};
+use crate::slot::{NotRunning, Slot};
+
+/// The handle of the ledger; clones share it, and it follows the actor through restarts.
+#[derive(Debug, Clone, Default)]
+pub struct BudgetLedger {
+    slot: Slot<LedgerMessage>,
+}
+
+/// A part of a budget set aside for one call; released when dropped.
+#[derive(Debug)]
+#[must_use = "a reservation is released as soon as it is dropped"]
+pub struct Reservation {
+    lease: Lease<ReservationHome>,
+    thresholds: Vec<Threshold>,
+}
+
+impl Reservation {
+    /// The marks that this reservation passed.
+    pub fn thresholds(&self) -> &[Threshold] {
+        &self.thresholds
+    }
+
+    /// Records what was really used, which may be more than was reserved.
+    pub fn settle(self, used: Amount) {
+        self.lease.settle(used);
+    }
+}
+
+impl BudgetLedger {
+    /// The handle of a ledger that is not started yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts the ledger's actor under `supervisor`; the same call starts it anew, empty, after it ended.
+    ///
+    /// # Errors
+    /// When the supervisor is shutting down.
+    pub async fn start(&self, supervisor: ActorCell) -> Result<ActorCell, SpawnErr> {
+        let (actor, _) = Actor::spawn_linked(None, LedgerActor, (), supervisor).await?;
+        self.slot.put(actor.clone());
+        Ok(actor.get_cell())
+    }
+
+    /// Opens an account under `parent`, or a root.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the id is taken, the parent unknown or closed, or the tree too deep or too large.
+    pub async fn open_account(
+        &self,
+        id: AccountId,
+        parent: Option<AccountId>,
+        limits: BudgetLimits,
+    ) -> Result<(), LedgerError> {
+        self.ask(|reply| LedgerMessage::Open { id, parent, limits, reply }).await
+    }
+
+    /// Sets aside `amount` in an account and all above it, or nowhere.
+    ///
+    /// # Errors
+    /// [`LedgerError::Refused`] when a budget does not cover it; others when the account is unknown or closed.
+    pub async fn reserve(&self, account: AccountId, amount: Amount) -> Result<Reservation, LedgerError> {
+        self.ask(|reply| LedgerMessage::Reserve { account, amount, reply }).await
+    }
+
+    /// Records use without a reservation: what the journal says was used before a restart.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the account is unknown.
+    pub async fn charge(&self, account: AccountId, used: Amount) -> Result<(), LedgerError> {
+        self.ask(|reply| LedgerMessage::Charge { account, used, reply }).await
+    }
+
+    /// Closes an account; reservations that are out still settle.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the account is unknown.
+    pub async fn close_account(&self, account: AccountId) -> Result<(), LedgerError> {
+        self.ask(|reply| LedgerMessage::Close { account, reply }).await
+    }
+
+    /// How an account stands.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the account is unknown.
+    pub async fn status(&self, account: AccountId) -> Result<AccountStatus, LedgerError> {
+        self.ask(|reply| LedgerMessage::Status { account, reply }).await
+    }
+
+    async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> LedgerMessage) -> Result<T, LedgerError> {
+        let ledger = self.slot.get()?;
+        let (reply, answer) = oneshot::channel();
+        ledger.cast(message(reply)).map_err(|_| NotRunning)?;
+        answer.await.map_err(|_| NotRunning)?
+    }
+}
+
+struct ReservationHome {
+    ledger: ActorRef<LedgerMessage>,
+    id: ReservationId,
+}
+
+impl Home for ReservationHome {
+    type Word = Amount;
+
+    fn take_back(self, used: Option<Amount>) {
+        // A ledger that is gone holds no reservation to end.
+        let _ = self.ledger.cast(LedgerMessage::Settle { id: self.id, used });
+    }
+}
+
+type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
+
+enum LedgerMessage {
+    Open { id: AccountId, parent: Option<AccountId>, limits: BudgetLimits, reply: Reply<()> },
+    Reserve { account: AccountId, amount: Amount, reply: Reply<Reservation> },
+    Settle { id: ReservationId, used: Option<Amount> },
+    Charge { account: AccountId, used: Amount, reply: Reply<()> },
+    Close { account: AccountId, reply: Reply<()> },
+    Status { account: AccountId, reply: Reply<AccountStatus> },
+}
+
+struct LedgerActor;
+
+impl Actor for LedgerActor {
+    type Msg = LedgerMessage;
+    type State = Accounts;
+    type Arguments = ();
+
+    async fn pre_start(&self, _: ActorRef<LedgerMessage>, (): ()) -> Result<Accounts, ActorProcessingErr> {
+        Ok(Accounts::default())
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<LedgerMessage>,
+        message: LedgerMessage,
+        accounts: &mut Accounts,
+    ) -> Result<(), ActorProcessingErr> {
+        // An asker that is gone drops the answer, and a reservation in it is released.
+        match message {
+            LedgerMessage::Open { id, parent, limits, reply } => {
+                let _ = reply.send(accounts.open(id, parent, limits));
+            }
+            LedgerMessage::Reserve { account, amount, reply } => {
+                let reserved = accounts.reserve(&account, amount).map(|(id, thresholds)| {
+                    let lease = Lease::new(ReservationHome { ledger: myself, id });
+                    Reservation { lease, thresholds }
+                });
+                let _ = reply.send(reserved);
+            }
+            LedgerMessage::Settle { id, used } => accounts.settle(id, used),
+            LedgerMessage::Charge { account, used, reply } => {
+                let _ = reply.send(accounts.charge(&account, used));
+            }
+            LedgerMessage::Close { account, reply } => {
+                let _ = reply.send(accounts.close(&account));
+            }
+            LedgerMessage::Status { account, reply } => {
+                let _ = reply.send(accounts.status(&account));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BudgetLedger;
+    use crate::accounts::{Amount, BudgetLimits, LedgerError};
+    use crate::onlooker::root;
+    use crate::slot::NotRunning;
+
+    fn calls(calls: u64) -> Amount {
+        Amount { calls, ..Amount::default() }
+    }
+
+    async fn ledger() -> BudgetLedger {
+        let ledger = BudgetLedger::new();
+        ledger.start(root().await).await.unwrap();
+        let limits = BudgetLimits { calls: Some(4), ..BudgetLimits::default() };
+        ledger.open_account("session".into(), None, limits).await.unwrap();
+        ledger.open_account("run".into(), Some("session".into()), BudgetLimits::default()).await.unwrap();
+        ledger
+    }
+
+    async fn stand(ledger: &BudgetLedger) -> (u64, u64) {
+        let status = ledger.status("session".into()).await.unwrap();
+        (status.spent.calls, status.reserved.calls)
+    }
+
+    #[tokio::test]
+    async fn settled_is_used_and_dropped_is_released() {
+        let ledger = ledger().await;
+        let used = ledger.reserve("run".into(), calls(2)).await.unwrap();
+        let released = ledger.reserve("run".into(), calls(2)).await.unwrap();
+        assert_eq!((used.thresholds().len(), released.thresholds().len()), (0, 1));
+        assert!(matches!(ledger.reserve("run".into(), calls(1)).await, Err(LedgerError::Refused(_))));
+        used.settle(calls(3));
+        drop(released);
+        assert_eq!(stand(&ledger).await, (3, 0));
+        ledger.close_account("run".into()).await.unwrap();
+        let gone = ledger.reserve("run".into(), calls(1)).await.unwrap_err();
+        assert_eq!(gone, LedgerError::UnknownAccount { account: "run".into() });
+    }
+
+    #[tokio::test]
+    async fn a_holder_that_panics_or_never_reads_the_answer_releases() {
+        let ledger = ledger().await;
+        let held = ledger.reserve("run".into(), calls(1)).await.unwrap();
+        let broken = tokio::spawn(async move {
+            let _held = held;
+            panic!("the call breaks");
+        });
+        assert!(broken.await.unwrap_err().is_panic());
+        let mut asking = Box::pin(ledger.reserve("run".into(), calls(1)));
+        assert!(futures_util::poll!(&mut asking).is_pending());
+        assert_eq!(stand(&ledger).await, (0, 1));
+        drop(asking);
+        assert_eq!(stand(&ledger).await, (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_new_life_starts_empty_and_old_reservations_do_not_disturb_it() {
+        let ledger = BudgetLedger::new();
+        assert_eq!(ledger.status("a".into()).await, Err(LedgerError::NotRunning(NotRunning)));
+        let root = root().await;
+        let actor = ledger.start(root.clone()).await.unwrap();
+        ledger.open_account("a".into(), None, BudgetLimits::default()).await.unwrap();
+        let old = ledger.reserve("a".into(), calls(1)).await.unwrap();
+        actor.stop_and_wait(None, None).await.unwrap();
+        assert_eq!(ledger.status("a".into()).await, Err(LedgerError::NotRunning(NotRunning)));
+        ledger.start(root).await.unwrap();
+        assert!(matches!(ledger.status("a".into()).await, Err(LedgerError::UnknownAccount { .. })));
+        ledger.open_account("a".into(), None, BudgetLimits::default()).await.unwrap();
+        ledger.charge("a".into(), calls(7)).await.unwrap();
+        let new = ledger.reserve("a".into(), calls(1)).await.unwrap();
+        old.settle(calls(5));
+        let status = ledger.status("a".into()).await.unwrap();
+        assert_eq!((status.spent, status.reserved), (calls(7), calls(1)));
+        drop(new);
+    }
+}
