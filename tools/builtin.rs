@@ -3,6 +3,7 @@
 mod reach;
 
 pub mod ls;
+pub mod read;
 
 #[cfg(test)]
 pub(crate) mod testing;
