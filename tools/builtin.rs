@@ -1,1 +1,4 @@
 //! The built-in tools, one a file.
+
+#[cfg(test)]
+pub(crate) mod testing;

@@ -7,6 +7,7 @@
 pub mod cancellation;
 pub mod digest;
 pub mod ids;
+pub mod pagination;
 pub mod workspace_path;
 
 pub mod effects;
