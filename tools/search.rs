@@ -17,4 +17,6 @@ pub mod glob;
 pub mod walk;
 
 #[cfg(test)]
+mod git_agreement;
+#[cfg(test)]
 pub(crate) mod twin;

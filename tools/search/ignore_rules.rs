@@ -54,10 +54,7 @@ impl IgnoreRules {
             if text.starts_with('#') {
                 continue;
             }
-            let Some(rule) = rewrite(text) else { continue };
-            if builder.add_line(None, &rule).is_err() {
-                faults += 1;
-            }
+            faults += rewrite(text).iter().filter(|rule| builder.add_line(None, rule).is_err()).count();
         }
         faults += lines.filter(|line| !line.is_empty()).count();
         match builder.build() {
@@ -77,13 +74,32 @@ impl IgnoreRules {
     }
 }
 
-/// A line of git's language in the crate's; none when git can never match it.
-fn rewrite(line: &str) -> Option<String> {
+/// Stands in a rewritten line for "nothing, or anything up to a slash"; no line holds a NUL.
+const SPLIT: char = '\0';
+
+/// A line of git's language in the crate's, as one or two lines; none when git can never match it.
+fn rewrite(line: &str) -> Vec<String> {
+    match rewrite_line(line) {
+        None => Vec::new(),
+        Some(rule) if rule.contains(SPLIT) => {
+            vec![rule.replacen(SPLIT, "", 1), rule.replacen(SPLIT, "*/**/", 1)]
+        }
+        Some(rule) => vec![rule],
+    }
+}
+
+fn rewrite_line(line: &str) -> Option<String> {
     let mut out = String::with_capacity(line.len() + 8);
     let chars: Vec<char> = line.chars().collect();
+    // A slash anchors a rule, even one that stands in a class, where it can match nothing.
+    let anchors = |rule: &str| rule.strip_suffix('/').unwrap_or(rule).contains('/');
+    let mut plain = true;
     let mut at = 0;
     while at < chars.len() {
+        let plain_before = plain;
+        plain = plain && !matches!(chars[at], '\\' | '*' | '?' | '[');
         match chars[at] {
+            SPLIT => return None,
             '\\' => {
                 out.push('\\');
                 out.push(*chars.get(at + 1)?);
@@ -95,17 +111,30 @@ fn rewrite(line: &str) -> Option<String> {
                 at += 1;
             }
             '*' => {
-                let run = chars[at..].iter().take_while(|c| **c == '*').count();
+                let run = run_of_stars(&chars[at..]);
                 let opens = at == 0 || chars[at - 1] == '/' || (at == 1 && chars[0] == '!');
-                let closes = match chars.get(at + run) {
-                    None | Some('/') => true,
-                    Some('\\') => chars.get(at + run + 1) == Some(&'/'),
-                    // Blanks at the end of the line are cut off.
-                    Some(' ') => chars[at + run..].iter().all(|c| *c == ' '),
-                    Some(_) => false,
-                };
-                out.push_str(if run > 1 && opens && closes { "**" } else { "*" });
-                at += run;
+                let crosses = run > 1 && closes(&chars[at + run..]);
+                // Git compares the plain start of an anchored rule first and reads the rest as a rule of its own, so
+                // stars right behind it cross folders too.
+                if crosses && !opens && plain_before && anchors(line) {
+                    at += run;
+                    while chars.get(at) == Some(&'/') {
+                        let more = run_of_stars(&chars[at + 1..]);
+                        if more < 2 || !closes(&chars[at + 1 + more..]) {
+                            break;
+                        }
+                        at += 1 + more;
+                    }
+                    if is_end(&chars[at..]) {
+                        out.push_str("{*,*/**}");
+                    } else {
+                        out.push(SPLIT);
+                        at += if chars[at] == '\\' { 2 } else { 1 };
+                    }
+                } else {
+                    out.push_str(if crosses && opens { "**" } else { "*" });
+                    at += run;
+                }
             }
             '[' => {
                 let (class, next) = read_class(&chars, at + 1)?;
@@ -118,7 +147,24 @@ fn rewrite(line: &str) -> Option<String> {
             }
         }
     }
+    if anchors(line) && !anchors(&out) {
+        out.insert(usize::from(out.starts_with('!')), '/');
+    }
     Some(out)
+}
+
+fn run_of_stars(chars: &[char]) -> usize {
+    chars.iter().take_while(|c| **c == '*').count()
+}
+
+/// Whether nothing of the rule follows: a slash at the end only asks for folders, blanks are cut off.
+fn is_end(rest: &[char]) -> bool {
+    rest.strip_prefix(&['/']).unwrap_or(rest).iter().all(|c| *c == ' ')
+}
+
+/// Whether a run of stars with this behind it stands alone up to the next slash.
+fn closes(rest: &[char]) -> bool {
+    is_end(rest) || matches!(rest, ['/', ..] | ['\\', '/', ..])
 }
 
 /// A character class: single characters, for only ASCII can stand in a range.
