@@ -14,7 +14,14 @@ pub mod ignore_rules;
 pub mod text;
 
 pub mod glob;
+pub mod terms;
 pub mod walk;
+
+pub mod scan;
+
+pub mod bm25;
+pub mod grep;
+pub mod passages;
 
 #[cfg(test)]
 mod git_agreement;
