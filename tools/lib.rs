@@ -8,6 +8,7 @@ pub mod cancellation;
 pub mod digest;
 pub mod ids;
 pub mod pagination;
+pub mod text;
 pub mod workspace_path;
 
 pub mod effects;

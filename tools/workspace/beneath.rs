@@ -214,7 +214,7 @@ impl<'b> Resolving<'b> {
         let target = rustix::fs::readlinkat(fd, "", Vec::new()).map_err(fail)?;
         self.hops += 1;
         if self.hops > LINK_HOPS_MAX {
-            let source = std::io::Error::other(format!("more than {LINK_HOPS_MAX} links to follow"));
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, "a link leads round and round");
             return Err(FileError::Io { op: "resolve", path: self.asked.to_string(), source });
         }
         self.via = Some(next);
