@@ -26,4 +26,6 @@ pub mod passages;
 #[cfg(test)]
 mod git_agreement;
 #[cfg(test)]
+mod relevance;
+#[cfg(test)]
 pub(crate) mod twin;

@@ -216,7 +216,7 @@ impl Collector<'_> {
             character: String::from_utf8_lossy(&line[..start]).chars().count() as u64 + 1,
         });
         self.found.not_utf8 |= std::str::from_utf8(line).is_err();
-        let text = clamp(line, start.unwrap_or(0));
+        let text = clamp_to(line, start.unwrap_or(0), SHOWN_LINE_BYTES_MAX);
         self.bytes += text.len() + 1;
         let gap_before = std::mem::take(&mut self.gap);
         self.found.lines.push(FoundLine { number: number.unwrap_or(0), text, column, gap_before });
@@ -249,18 +249,19 @@ impl Sink for Collector<'_> {
     }
 }
 
-/// A line as text of at most [`SHOWN_LINE_BYTES_MAX`] bytes, with the match at `start` in it.
-pub(crate) fn clamp(line: &[u8], start: usize) -> String {
+/// A line as text of at most `bytes_max` bytes (at least 16), with what stands at `start` in it.
+pub fn clamp_to(line: &[u8], start: usize, bytes_max: usize) -> String {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     // Bytes that are not UTF-8 grow to three.
-    if line.len() <= SHOWN_LINE_BYTES_MAX
+    if line.len() <= bytes_max
         && let text = String::from_utf8_lossy(line)
-        && text.len() <= SHOWN_LINE_BYTES_MAX
+        && text.len() <= bytes_max
     {
         return text.into_owned();
     }
-    let room = SHOWN_LINE_BYTES_MAX - 2 * CUT.len();
-    let from = if start < room.saturating_sub(BEFORE_MATCH_BYTES) { 0 } else { start - BEFORE_MATCH_BYTES };
+    let room = bytes_max - 2 * CUT.len();
+    let before = BEFORE_MATCH_BYTES.min(room / 2);
+    let from = if start < room - before { 0 } else { start - before };
     // Begin between characters, if there are any.
     let from = (from..line.len()).take(4).find(|at| line[*at] & 0xc0 != 0x80).unwrap_or(from);
     let part = String::from_utf8_lossy(&line[from..line.len().min(from + room)]);
@@ -332,7 +333,9 @@ pub enum PatternError {
         column: usize,
     },
     /// It needs a line end.
-    #[error("invalid pattern: lines are searched one by one, so `\\n` cannot match; search for one of the lines and use `context`")]
+    #[error(
+        "invalid pattern: lines are searched one by one, so `\\n` cannot match; search for one of the lines and use `context`"
+    )]
     LineEnd,
     /// Too large when compiled, or refused otherwise.
     #[error("invalid pattern: {reason}")]
