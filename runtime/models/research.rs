@@ -1,1 +1,7 @@
 //! placeholder
+
+mod cjk;
+mod focus;
+mod question;
+mod term;
+mod vocabulary;
