@@ -21,7 +21,7 @@ const LONE_WORD_BYTES_MIN: usize = 3;
 
 /// Words that come before a defined name in common languages.
 const DEFINING: &str = "fn|struct|enum|trait|type|const|static|mod|union|macro_rules!|class|def|interface|func\
-    |function|module|package|namespace|var|let|val|object|record|message|service";
+    |function|module|package|namespace|object|record|message|service";
 
 /// One thing to look for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
