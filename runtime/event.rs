@@ -12,7 +12,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId, ToolName};
 
 use crate::origin::Origin;
-use crate::result::ToolResult;
+use crate::call_result::CallResult;
 
 /// One event and where it belongs.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ pub enum EventKind {
         delta: String,
     },
     /// The one ending of an invocation.
-    ToolEnd(Arc<ToolResult>),
+    ToolEnd(Arc<CallResult>),
     /// A run began.
     AgentStart {
         /// What it was asked.

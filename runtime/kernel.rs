@@ -45,7 +45,7 @@ use crate::lanes::Lanes;
 use crate::nested::{NestedCalls, NestedRuns};
 use crate::proposal::{Passage, Passed, Proposal, Stopped};
 use crate::refusal::Refusal;
-use crate::result::ToolResult;
+use crate::call_result::CallResult;
 use crate::scope::Scope;
 use crate::settlement::evidence::{Original, attach, evidence};
 use crate::settlement::projection::project;
@@ -68,8 +68,17 @@ pub struct Kernel {
     pub lanes: Lanes,
     /// What takes secrets out.
     pub sanitiser: Sanitiser,
-    /// Tools at work now; order reaches nothing.
-    pub active: DashMap<InvocationId, ActiveTool>,
+    /// Calls on their way now; order reaches nothing.
+    pub live: DashMap<InvocationId, LiveCall>,
+}
+
+/// A call on its way.
+pub struct LiveCall {
+    node: NodeHandle,
+    tool: ToolName,
+    root_session: SessionId,
+    /// Set while its tool works.
+    started_at_ms: Option<u64>,
 }
 
 /// A tool at work.
@@ -79,8 +88,6 @@ pub struct ActiveTool {
     pub id: InvocationId,
     /// The tool.
     pub name: ToolName,
-    /// The session that the host opened.
-    pub root_session: SessionId,
     /// When it started, in milliseconds since 1970.
     pub started_at_ms: u64,
 }
@@ -108,12 +115,41 @@ impl Kernel {
         let body = move |node| route(kernel, its_scope, proposal, node);
         let (kernel, its_scope, lost_id, lost_tool) = (Arc::clone(self), Arc::clone(scope), id.clone(), tool.clone());
         let epilogue = move |ending: &Ending| {
-            kernel.active.remove(&lost_id);
+            kernel.live.remove(&lost_id);
             let result = unreturned(&kernel, &its_scope, lost_id, lost_tool, ending);
             kernel.tell(&its_scope, EventKind::ToolEnd(Arc::new(result)));
         };
         let waiter = under.spawn_with_epilogue(spec, body, epilogue);
         Invocation { waiter, kernel: Arc::clone(self), scope: Arc::clone(scope), id, tool }
+    }
+
+    /// The tools at work now for one top session, the oldest first.
+    pub fn active_tools(&self, root_session: &SessionId) -> Vec<ActiveTool> {
+        let mut active: Vec<ActiveTool> = self
+            .live
+            .iter()
+            .filter(|call| call.root_session == *root_session)
+            .filter_map(|call| {
+                let started_at_ms = call.started_at_ms?;
+                Some(ActiveTool { id: call.key().clone(), name: call.tool.clone(), started_at_ms })
+            })
+            .collect();
+        active.sort_by(|one, other| {
+            one.started_at_ms.cmp(&other.started_at_ms).then_with(|| one.id.cmp(&other.id))
+        });
+        active
+    }
+
+    /// Cancels one call of a top session, or all of them; returns whether there was any.
+    pub fn cancel(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
+        let mut any = false;
+        for live in &self.live {
+            if live.root_session == *root_session && call.is_none_or(|id| id == live.key()) {
+                live.node.cancel(reason.clone());
+                any = true;
+            }
+        }
+        any
     }
 
     /// Writes an event without waiting.
@@ -141,7 +177,7 @@ fn event(scope: &Scope, kind: EventKind) -> Event {
 
 /// A call under way: await it for its result. Dropped before that, the call is cancelled.
 pub struct Invocation {
-    waiter: Waiter<Arc<ToolResult>>,
+    waiter: Waiter<Arc<CallResult>>,
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     id: InvocationId,
@@ -166,7 +202,7 @@ impl Invocation {
 }
 
 impl Future for Invocation {
-    type Output = Arc<ToolResult>;
+    type Output = Arc<CallResult>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let end = std::task::ready!(Pin::new(&mut self.waiter).poll(cx));
@@ -178,8 +214,9 @@ impl Future for Invocation {
 }
 
 /// The route of one call.
-async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node: NodeHandle) -> Arc<ToolResult> {
+async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node: NodeHandle) -> Arc<CallResult> {
     let cancel = node.cancellation().clone();
+    let live = Live::begin(&kernel, &scope, &proposal, &node);
     let (passage, outcome, leases) = match govern(&kernel, &scope, proposal, &cancel).await {
         Ok(admitted) => execute(&kernel, &scope, admitted, &node).await,
         Err(stopped) => {
@@ -200,8 +237,9 @@ async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node:
     };
     let output_bytes = u64::try_from(outcome.output.len()).unwrap_or(u64::MAX);
     let health = health(&outcome);
-    let result = Arc::new(settle(&kernel, &scope, &passage, outcome));
+    let result = Arc::new(settle(&kernel, &scope, passage.id.clone(), passage.tool.clone(), outcome));
     leases.go_home(output_bytes, health);
+    drop(live);
     if let Err(error) = kernel.write(&scope, EventKind::ToolEnd(Arc::clone(&result))).await {
         tracing::warn!(%error, invocation = %passage.id, "an ending is not in the journal");
     }
@@ -281,40 +319,41 @@ async fn execute(
     if let Some(timeout) = scope.limits.timeout {
         node.limit(timeout);
     }
-    let at_work = AtWork::begin(kernel, scope, &passage);
+    if let Some(mut live) = kernel.live.get_mut(&passage.id) {
+        live.started_at_ms = Some(kernel.effects.clock.unix_ms());
+    }
     let context = context(kernel, scope, &passage, &entry, node);
     let mut outcome = run_tool(&*entry.tool, &context, passage.arguments.clone(), scope, &passage.tool).await;
     if may_have_children(&entry) {
         node.children_settled().await;
     }
-    drop(at_work);
     annotate(scope, &passage, &mut outcome).await;
     (passage, outcome, leases)
 }
 
-/// Lists a tool as active for as long as it works.
-struct AtWork<'a> {
+/// Lists a call as live for as long as its route takes.
+struct Live<'a> {
     kernel: &'a Kernel,
     id: InvocationId,
 }
 
-impl<'a> AtWork<'a> {
-    fn begin(kernel: &'a Kernel, scope: &Scope, passage: &Passage) -> Self {
-        let id = passage.id.clone();
-        let active = ActiveTool {
-            id: id.clone(),
-            name: passage.tool.clone(),
+impl<'a> Live<'a> {
+    fn begin(kernel: &'a Kernel, scope: &Scope, proposal: &Proposal, node: &NodeHandle) -> Self {
+        let id = proposal.id.clone();
+        let live = LiveCall {
+            node: node.clone(),
+            tool: proposal.call.tool.clone(),
             root_session: scope.root_session.clone(),
-            started_at_ms: kernel.effects.clock.unix_ms(),
+            started_at_ms: None,
         };
-        kernel.active.insert(id.clone(), active);
+        kernel.live.insert(id.clone(), live);
         Self { kernel, id }
     }
 }
 
-impl Drop for AtWork<'_> {
+impl Drop for Live<'_> {
     fn drop(&mut self) {
-        self.kernel.active.remove(&self.id);
+        self.kernel.live.remove(&self.id);
     }
 }
 
@@ -427,11 +466,7 @@ fn health(outcome: &ToolOutcome) -> CallHealth {
 }
 
 /// Stages 12 to 15: sanitised, projected, proven.
-fn settle(kernel: &Kernel, scope: &Scope, passage: &Passage, outcome: ToolOutcome) -> ToolResult {
-    finished(kernel, scope, passage.id.clone(), passage.tool.clone(), outcome)
-}
-
-fn finished(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, outcome: ToolOutcome) -> ToolResult {
+fn settle(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, outcome: ToolOutcome) -> CallResult {
     let (output, mut removed) = kernel.sanitiser.clean(outcome.output);
     let mut metadata = outcome.metadata;
     for value in metadata.values_mut() {
@@ -444,7 +479,7 @@ fn finished(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, ou
     let original = Original::of(&output);
     let projection = project(&scope.projection, output);
     attach(&mut metadata, evidence(&original, &projection));
-    ToolResult {
+    CallResult {
         id,
         name,
         output: projection.text,
@@ -457,7 +492,7 @@ fn finished(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, ou
 }
 
 /// The result of a call whose route did not come to its own end.
-fn unreturned(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, ending: &Ending) -> ToolResult {
+fn unreturned(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, ending: &Ending) -> CallResult {
     let outcome = match (&ending.body, &ending.cancel) {
         (BodyEnd::Panicked(_), _) => {
             let text = format!("{name} was lost to a fault of the runtime; what it had done by then is unknown");
@@ -474,5 +509,5 @@ fn unreturned(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, 
             ToolOutcome::ended_early(name.as_str(), &reason)
         }
     };
-    finished(kernel, scope, id, name, outcome.trusted(Trust::Trusted))
+    settle(kernel, scope, id, name, outcome.trusted(Trust::Trusted))
 }

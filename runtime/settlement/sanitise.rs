@@ -4,7 +4,9 @@
 //! the usual case, is returned as it came, after one pass.
 
 use regex::Regex;
+use serde_json::Value;
 use thiserror::Error;
+use toolwarden_tools::outcome::ToolErrorKind;
 
 /// What stands where a secret stood.
 pub const REDACTED: &str = "[redacted]";
@@ -95,6 +97,36 @@ impl Sanitiser {
             text = without_controls(&text);
         }
         (text, removed)
+    }
+}
+
+impl Sanitiser {
+    /// Cleans every text inside of a JSON value; returns how many pieces were taken out.
+    pub fn clean_value(&self, value: &mut Value) -> usize {
+        let mut removed = 0;
+        let mut open = vec![value];
+        while let Some(value) = open.pop() {
+            match value {
+                Value::String(text) => {
+                    let (clean, count) = self.clean(std::mem::take(text));
+                    *text = clean;
+                    removed += count;
+                }
+                Value::Array(items) => open.extend(items),
+                Value::Object(map) => open.extend(map.values_mut()),
+                Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            }
+        }
+        removed
+    }
+
+    /// Cleans the texts of a failure's kind.
+    pub fn clean_kind(&self, kind: ToolErrorKind) -> ToolErrorKind {
+        let Ok(mut value) = serde_json::to_value(&kind) else { return kind };
+        if self.clean_value(&mut value) == 0 {
+            return kind;
+        }
+        serde_json::from_value(value).unwrap_or(kind)
     }
 }
 

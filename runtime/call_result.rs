@@ -7,7 +7,7 @@ use toolwarden_tools::outcome::{Attachment, ToolErrorKind, ToolOutcome, Trust};
 
 /// The settled result of one invocation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ToolResult {
+pub struct CallResult {
     /// The invocation.
     pub id: InvocationId,
     /// Its tool.
@@ -28,7 +28,7 @@ pub struct ToolResult {
     pub attachments: Vec<Attachment>,
 }
 
-impl ToolResult {
+impl CallResult {
     /// Whether the call did what it was asked.
     pub fn is_success(&self) -> bool {
         self.exit_code == 0

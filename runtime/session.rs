@@ -1,0 +1,494 @@
+//! A session: one workspace, one budget, one conversation, and the calls that a host makes itself.
+//!
+//! The conversation lives in the session's node; one run is carried at a time and others wait their turn. Closing
+//! the session, or dropping its last handle, cancels everything in it and waits for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot};
+use toolwarden_actors::accounts::{AccountStatus, BudgetLimits, LedgerError};
+use toolwarden_actors::journal::{JournalError, Reader, Reading};
+use toolwarden_actors::node::{BodyEnd, Ending, NodeHandle, NodeKind, NodeSpec};
+use toolwarden_actors::open_questions::{PendingQuestion, Reply};
+use toolwarden_tools::cancellation::CancelReason;
+use toolwarden_tools::context::ToolCall;
+use toolwarden_tools::digest::Digest;
+use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
+use toolwarden_tools::tool::ToolDefinition;
+
+use crate::agent::Agent;
+use crate::call_result::CallResult;
+use crate::event::{Event, EventKind, TurnUsage};
+use crate::kernel::{ActiveTool, Kernel};
+use crate::models::transcript::answer_interrupted_calls;
+use crate::models::{Message, Model};
+use crate::origin::Origin;
+use crate::proposal::Proposal;
+use crate::run::{RunLimits, RunOutcome, RunPlan, RunStatus, carry, run_id};
+use crate::scope::Scope;
+use crate::session_span::SESSION_GRACE;
+
+/// Most runs that wait for their turn in one session.
+pub const WAITING_RUNS_MAX: usize = 16;
+
+/// Most pages that a typed helper reads on its own.
+const HELPER_PAGES_MAX: usize = 10_000;
+
+/// A handle to an open session; clones share it.
+#[derive(Clone)]
+pub struct Session {
+    shared: Arc<SessionShared>,
+}
+
+struct SessionShared {
+    kernel: Arc<Kernel>,
+    scope: Arc<Scope>,
+    node: NodeHandle,
+    runs: mpsc::Sender<RunRequest>,
+    ended: Shared<BoxFuture<'static, ()>>,
+}
+
+/// Why a session did not do what it was asked.
+#[derive(Debug, Error)]
+pub enum SessionError {
+    /// It is closed or closing.
+    #[error("the session is closed; open another one")]
+    Closed,
+    /// The part of the runtime that sessions hang on is not there.
+    #[error("the runtime is shutting down or restarting its sessions; try again")]
+    NotRunning,
+    /// Its budget account could not be opened.
+    #[error("the session's budget could not be opened: {0}")]
+    Budget(#[from] LedgerError),
+    /// Too many runs wait.
+    #[error("{WAITING_RUNS_MAX} runs are waiting for this session already; wait for one to end")]
+    Busy,
+    /// The events cannot be read.
+    #[error(transparent)]
+    Events(#[from] JournalError),
+    /// A typed helper's call failed.
+    #[error("{}: {}", .0.name, .0.output)]
+    Failed(Box<CallResult>),
+}
+
+/// What a session answers with and as.
+#[derive(Clone)]
+pub(crate) struct SessionPlan {
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) agent: Agent,
+    pub(crate) limits: RunLimits,
+    pub(crate) budget: BudgetLimits,
+}
+
+struct RunRequest {
+    run: RunId,
+    prompt: String,
+    reply: oneshot::Sender<RunOutcome>,
+}
+
+/// What to cancel in a session.
+#[derive(Debug, Clone)]
+pub enum CancelTarget {
+    /// One call.
+    Call(InvocationId),
+    /// Everything that runs now; the session stays open.
+    Everything,
+}
+
+impl Session {
+    /// Opens a session under the node of all sessions.
+    pub(crate) async fn open(
+        kernel: Arc<Kernel>,
+        scope: Arc<Scope>,
+        plan: SessionPlan,
+        sessions: &NodeHandle,
+    ) -> Result<Self, SessionError> {
+        let (runs, requests) = mpsc::channel(WAITING_RUNS_MAX);
+        let (opened, opens) = oneshot::channel();
+        let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
+        let (its_kernel, its_scope) = (Arc::clone(&kernel), Arc::clone(&scope));
+        let waiter = sessions.spawn(spec, move |node| live(its_kernel, its_scope, plan, node, requests, opened));
+        let ended = waiter.map(|_end| ()).boxed().shared();
+        let node = opens.await.map_err(|_| SessionError::NotRunning)??;
+        Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, ended }) })
+    }
+
+    /// The session's id.
+    pub fn id(&self) -> &SessionId {
+        &self.shared.scope.session
+    }
+
+    /// Calls a tool as the trusted host: everything but skill limits, permission and confirmation applies.
+    /// Dropping the future cancels the call.
+    ///
+    /// # Errors
+    /// [`SessionError::Closed`]. A call that fails is a result, not an error.
+    pub async fn tool(&self, name: &str, arguments: Value) -> Result<Arc<CallResult>, SessionError> {
+        self.call("host", Origin::HostDirectTrusted, name, arguments).await
+    }
+
+    /// Calls a tool as a governed host: the whole route applies.
+    ///
+    /// # Errors
+    /// [`SessionError::Closed`].
+    pub async fn governed_tool(&self, name: &str, arguments: Value) -> Result<Arc<CallResult>, SessionError> {
+        self.call("host-governed", Origin::HostDirectGoverned, name, arguments).await
+    }
+
+    async fn call(
+        &self,
+        prefix: &str,
+        origin: Origin,
+        name: &str,
+        arguments: Value,
+    ) -> Result<Arc<CallResult>, SessionError> {
+        let shared = &self.shared;
+        if shared.node.cancellation().is_cancelled() {
+            return Err(SessionError::Closed);
+        }
+        let tool = ToolName::from(name);
+        let proposal = Proposal {
+            id: shared.kernel.invocation_id(prefix, &tool),
+            parent: None,
+            origin,
+            ancestry: Vec::new(),
+            call: ToolCall { tool, arguments },
+        };
+        Ok(shared.kernel.invoke(&shared.node, &shared.scope, proposal).await)
+    }
+
+    /// Carries a prompt to its answer; runs of one session wait for each other. Dropping the future cancels the run.
+    ///
+    /// # Errors
+    /// [`SessionError::Closed`] and [`SessionError::Busy`]. A run that fails is an outcome, not an error.
+    pub async fn run(&self, prompt: &str) -> Result<RunOutcome, SessionError> {
+        let answer = self.start_run(prompt)?;
+        answer.await.map_err(|_| SessionError::Closed)
+    }
+
+    /// As [`Self::run`], with the events on the way.
+    ///
+    /// # Errors
+    /// As [`Self::run`], and [`SessionError::Events`].
+    pub async fn stream(&self, prompt: &str) -> Result<RunStream, SessionError> {
+        let events = self.events().await?;
+        let answer = self.start_run(prompt)?;
+        Ok(RunStream { events, answer: Some(answer), outcome: None })
+    }
+
+    fn start_run(&self, prompt: &str) -> Result<oneshot::Receiver<RunOutcome>, SessionError> {
+        let (reply, answer) = oneshot::channel();
+        let request = RunRequest { run: run_id(&self.shared.kernel), prompt: prompt.to_owned(), reply };
+        self.shared.runs.try_send(request).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => SessionError::Busy,
+            mpsc::error::TrySendError::Closed(_) => SessionError::Closed,
+        })?;
+        Ok(answer)
+    }
+
+    /// The events of this session and its child sessions, from now on.
+    ///
+    /// # Errors
+    /// [`SessionError::Events`] when the journal is not running.
+    pub async fn events(&self) -> Result<Reader<Event>, SessionError> {
+        Ok(self.shared.kernel.journal.subscribe(Some(self.shared.scope.root_session.clone())).await?)
+    }
+
+    /// The names of all tools, hidden ones too, sorted.
+    pub fn tool_names(&self) -> Vec<ToolName> {
+        self.shared.scope.registry.names().cloned().collect()
+    }
+
+    /// What a model is told of its tools, sorted by name.
+    pub fn tool_definitions(&self) -> Vec<ToolDefinition> {
+        self.shared.scope.registry.definitions()
+    }
+
+    /// The tools at work now, the oldest first.
+    pub fn active_tools(&self) -> Vec<ActiveTool> {
+        self.shared.kernel.active_tools(&self.shared.scope.root_session)
+    }
+
+    /// Cancels what is named; returns whether there was anything to cancel. The calls still get their endings.
+    pub fn cancel(&self, target: &CancelTarget, reason: &CancelReason) -> bool {
+        self.shared.kernel.cancel(&self.shared.scope.root_session, target_call(target), reason)
+    }
+
+    /// The questions that wait for a person, in the order they were asked.
+    ///
+    /// # Errors
+    /// [`SessionError::NotRunning`].
+    pub async fn pending_confirmations(&self) -> Result<Vec<PendingQuestion>, SessionError> {
+        let session = self.shared.scope.root_session.clone();
+        self.shared.kernel.confirmations.pending(session).await.map_err(|_| SessionError::NotRunning)
+    }
+
+    /// Answers a question; false when it is not open or asked about something else than `digest`.
+    pub async fn confirm(&self, call: InvocationId, digest: Option<Digest>, reply: Reply) -> bool {
+        self.shared.kernel.confirmations.answer(call, digest, reply).await
+    }
+
+    /// How the session's budget stands.
+    ///
+    /// # Errors
+    /// [`SessionError::Budget`].
+    pub async fn budget(&self) -> Result<AccountStatus, SessionError> {
+        Ok(self.shared.kernel.ledger.status(self.shared.scope.account.clone()).await?)
+    }
+
+    /// Cancels everything in the session and waits until all of it has ended.
+    pub async fn close(&self) {
+        self.shared.node.cancel(CancelReason::SessionClosed);
+        self.shared.ended.clone().await;
+    }
+
+    /// The text of a file, all of it, without line numbers.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`] when it cannot be read.
+    pub async fn read_file(&self, path: &str) -> Result<String, SessionError> {
+        let mut text = String::new();
+        let mut offset = 0_u64;
+        for _ in 0..HELPER_PAGES_MAX {
+            let page = self.done("read", json!({ "file_path": path, "offset": offset })).await?;
+            let range = page.metadata.get("range");
+            let lines = range.and_then(|range| range.get("returned_lines")).and_then(Value::as_u64).unwrap_or(0);
+            let lines = usize::try_from(lines).unwrap_or(usize::MAX);
+            for line in page.output.lines().take(lines) {
+                text.push_str(line.split_once('\t').map_or(line, |(_number, line)| line));
+                text.push('\n');
+            }
+            match range.and_then(|range| range.get("next_offset")).and_then(Value::as_u64) {
+                Some(next) if next > offset => offset = next,
+                _ => break,
+            }
+        }
+        Ok(text)
+    }
+
+    /// The lines that match a regular expression, as `path:line:text`.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`], for an invalid pattern too.
+    pub async fn grep(&self, pattern: &str) -> Result<String, SessionError> {
+        Ok(self.done("search", json!({ "mode": "grep", "query": pattern })).await?.output.clone())
+    }
+
+    /// The paths that match a glob pattern.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`].
+    pub async fn glob(&self, pattern: &str) -> Result<Vec<String>, SessionError> {
+        let mut paths = Vec::new();
+        let mut cursor = Value::String(String::new());
+        for _ in 0..HELPER_PAGES_MAX {
+            let arguments = json!({ "mode": "glob", "query": pattern, "limit": 1000, "cursor": cursor });
+            let page = self.done("search", arguments).await?;
+            let facts = page.metadata.get("page");
+            let count = facts.and_then(|page| page.get("returned_items")).and_then(Value::as_u64).unwrap_or(0);
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            paths.extend(page.output.lines().take(count).map(str::to_owned));
+            match facts.and_then(|page| page.get("next_cursor")) {
+                Some(next @ Value::String(_)) => cursor = next.clone(),
+                _ => break,
+            }
+        }
+        Ok(paths)
+    }
+
+    /// What a command printed.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`] for every exit code but 0, with what it printed.
+    pub async fn bash(&self, command: &str) -> Result<String, SessionError> {
+        Ok(self.done("bash", json!({ "command": command })).await?.output.clone())
+    }
+
+    /// Writes a whole file.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`].
+    pub async fn write_file(&self, path: &str, content: &str) -> Result<Arc<CallResult>, SessionError> {
+        self.done("write", json!({ "file_path": path, "content": content })).await
+    }
+
+    /// Replaces the one occurrence of a text in a file.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`] when it is not there exactly once.
+    pub async fn edit_file(&self, path: &str, old: &str, new: &str) -> Result<Arc<CallResult>, SessionError> {
+        self.done("edit", json!({ "file_path": path, "old_string": old, "new_string": new })).await
+    }
+
+    /// A folder's entries as a listing.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`].
+    pub async fn ls(&self, path: &str) -> Result<Arc<CallResult>, SessionError> {
+        self.done("ls", json!({ "path": path })).await
+    }
+
+    async fn done(&self, tool: &str, arguments: Value) -> Result<Arc<CallResult>, SessionError> {
+        let result = self.tool(tool, arguments).await?;
+        if result.is_success() { Ok(result) } else { Err(SessionError::Failed(Box::new(CallResult::clone(&result)))) }
+    }
+}
+
+fn target_call(target: &CancelTarget) -> Option<&InvocationId> {
+    match target {
+        CancelTarget::Call(id) => Some(id),
+        CancelTarget::Everything => None,
+    }
+}
+
+/// A run under way, with its events.
+pub struct RunStream {
+    events: Reader<Event>,
+    answer: Option<oneshot::Receiver<RunOutcome>>,
+    outcome: Option<RunOutcome>,
+}
+
+impl RunStream {
+    /// The next event; none once the run has ended and all its events were read. Events of other calls of the
+    /// same session come too.
+    pub async fn next(&mut self) -> Option<Reading<Event>> {
+        if let Some(answer) = &mut self.answer {
+            tokio::select! {
+                biased;
+                event = self.events.next() => return event,
+                outcome = answer => {
+                    self.outcome = outcome.ok();
+                    self.answer = None;
+                }
+            }
+        }
+        self.events.try_next()
+    }
+
+    /// What the run came to; none when its session closed before it began. Waits for the end.
+    pub async fn outcome(mut self) -> Option<RunOutcome> {
+        match self.answer.take() {
+            Some(answer) => answer.await.ok(),
+            None => self.outcome,
+        }
+    }
+}
+
+/// The session's life, in its node.
+async fn live(
+    kernel: Arc<Kernel>,
+    scope: Arc<Scope>,
+    plan: SessionPlan,
+    node: NodeHandle,
+    mut requests: mpsc::Receiver<RunRequest>,
+    opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
+) {
+    if let Err(error) = kernel.ledger.open_account(scope.account.clone(), None, plan.budget).await {
+        drop(opened.send(Err(error)));
+        return;
+    }
+    kernel.tell(&scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
+    if opened.send(Ok(node.clone())).is_ok() {
+        let mut conversation = Vec::new();
+        loop {
+            tokio::select! {
+                biased;
+                _ = node.cancellation().cancelled() => break,
+                request = requests.recv() => match request {
+                    Some(request) => answer(&kernel, &scope, &plan, &node, &mut conversation, request).await,
+                    // The last handle is gone.
+                    None => break,
+                },
+            }
+        }
+    }
+    // No more runs; what still runs is told to end, and waited for.
+    requests.close();
+    node.cancel(CancelReason::SessionClosed);
+    node.children_settled().await;
+    // Parts that are gone have nothing left to close.
+    drop(kernel.confirmations.close_session(scope.root_session.clone()).await);
+    drop(kernel.ledger.close_account(scope.account.clone()).await);
+    drop(kernel.write(&scope, EventKind::SessionClosed).await);
+}
+
+/// One run as a child of the session.
+async fn answer(
+    kernel: &Arc<Kernel>,
+    scope: &Arc<Scope>,
+    plan: &SessionPlan,
+    node: &NodeHandle,
+    conversation: &mut Vec<Message>,
+    request: RunRequest,
+) {
+    let RunRequest { run, prompt, mut reply } = request;
+    if reply.is_closed() {
+        return;
+    }
+    let run_scope = Arc::new(Scope { run: Some(run.clone()), ..Scope::clone(scope) });
+    let run_plan = RunPlan {
+        run: run.clone(),
+        model: Arc::clone(&plan.model),
+        agent: plan.agent.clone(),
+        limits: plan.limits.clone(),
+    };
+    let mut messages = conversation.clone();
+    messages.push(Message::User { text: prompt });
+    let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
+    let (its_kernel, its_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
+    let (lost_kernel, lost_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
+    let mut waiter = node.spawn_with_epilogue(
+        spec,
+        move |node| async move {
+            let outcome = carry(its_kernel, its_scope, run_plan, node, &mut messages).await;
+            (messages, outcome)
+        },
+        move |ending| {
+            let status = lost_status(ending);
+            let kind = EventKind::Error { message: status.to_string(), kind: status.as_str().to_owned() };
+            lost_kernel.tell(&lost_scope, kind);
+        },
+    );
+    let end = tokio::select! {
+        biased;
+        end = &mut waiter => end,
+        () = reply.closed() => {
+            waiter.cancel(CancelReason::CallerGone);
+            waiter.await
+        }
+    };
+    let outcome = match end.output {
+        Some((messages, outcome)) => {
+            *conversation = messages;
+            // A run that was cut short leaves calls without results; the next one needs them in pairs.
+            answer_interrupted_calls(conversation);
+            outcome
+        }
+        None => RunOutcome {
+            run,
+            session: scope.session.clone(),
+            status: lost_status(&end.ending),
+            text: String::new(),
+            usage: TurnUsage::default(),
+            turns: 0,
+            source_anchors: Vec::new(),
+        },
+    };
+    // Whoever asked may be gone.
+    drop(reply.send(outcome));
+}
+
+fn lost_status(ending: &Ending) -> RunStatus {
+    match (&ending.body, &ending.cancel) {
+        (BodyEnd::Panicked(_), _) => RunStatus::Crashed,
+        (_, reason) => RunStatus::Cancelled { reason: reason.clone().unwrap_or(CancelReason::ParentEnded) },
+    }
+}
+
+/// How long [`Session::close`] takes at the most, when tools keep to their graces.
+pub const CLOSE_MAX: Duration = SESSION_GRACE;
