@@ -1,1 +1,8 @@
 //! The built-in tools, one a file.
+
+mod reach;
+
+pub mod ls;
+
+#[cfg(test)]
+pub(crate) mod testing;

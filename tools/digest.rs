@@ -57,6 +57,28 @@ impl Digest {
     }
 }
 
+/// The digest of bytes that come piece by piece.
+#[derive(Clone, Default)]
+pub struct RunningDigest(Sha256);
+
+impl RunningDigest {
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The digest of all bytes taken.
+    pub fn finish(self) -> Digest {
+        Digest::from_hash(&self.0.finalize())
+    }
+}
+
+impl fmt::Debug for RunningDigest {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("RunningDigest")
+    }
+}
+
 impl fmt::Debug for Digest {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.0)
@@ -79,6 +101,14 @@ mod tests {
     fn a_known_answer_and_the_empty_text() {
         assert_eq!(Digest::of(b"ok\n").hex()[..16], *"dc51b8c96c2d745d");
         assert_eq!(Digest::of(b"").hex()[..16], *"e3b0c44298fc1c14");
+    }
+
+    #[test]
+    fn pieces_and_the_whole_agree() {
+        let mut running = super::RunningDigest::default();
+        running.update(b"o");
+        running.update(b"k\n");
+        assert_eq!(running.finish(), Digest::of(b"ok\n"));
     }
 
     #[test]

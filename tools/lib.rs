@@ -7,6 +7,8 @@
 pub mod cancellation;
 pub mod digest;
 pub mod ids;
+pub mod pagination;
+pub mod text;
 pub mod workspace_path;
 
 pub mod effects;

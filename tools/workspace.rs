@@ -3,6 +3,10 @@
 //! A capability without its provider is never honoured: asking for `exec` without a command runner gives a
 //! workspace without `exec`.
 
+mod beneath;
+mod leftover;
+mod replacement;
+
 pub mod local;
 pub mod seen;
 

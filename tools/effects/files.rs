@@ -150,6 +150,12 @@ pub enum FileError {
         /// The link that leads out, when one does.
         via: Option<String>,
     },
+    /// The workspace itself is not there: never was, or went while it was in use.
+    #[error("the workspace folder {root} is missing or was removed; make it again or open another")]
+    WorkspaceMissing {
+        /// The folder, as it is shown to people.
+        root: String,
+    },
     /// It is not a regular file.
     #[error("{path} is a {kind}, not a regular file")]
     NotAFile {
