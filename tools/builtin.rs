@@ -1,7 +1,9 @@
 //! The built-in tools, one a file.
 
+mod nested;
 mod reach;
 
+pub mod batch;
 pub mod ls;
 
 #[cfg(test)]
