@@ -5,6 +5,7 @@ mod reach;
 
 pub mod batch;
 pub mod ls;
+pub mod task;
 
 #[cfg(test)]
 pub(crate) mod testing;
