@@ -1,8 +1,7 @@
 //! The whole tree as child specifications: what is started in which order, and what falls with what.
 //!
 //! The root is rest_for_one: when the journal, the ledger, the confirmations or the lanes come back without their
-//! memory, every session that relied on it ends and starts anew with them. Lanes have no second chance of their
-//! own, because a lane that came back would not know of the permits that are still out.
+//! memory, every session that relied on it ends. A lane alone may come back: it counts the permits still out.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cancellation::Cancellation;
+use crate::declaration::{Capabilities, ToolDefinition};
 use crate::effects::clock::Clock;
 use crate::ids::{InvocationId, SessionId, TaskId, ToolName};
 use crate::outcome::ToolOutcome;
-use crate::tool::{Capabilities, ToolDefinition};
 use crate::workspace::Workspace;
 use crate::workspace::seen::SeenFiles;
 

@@ -14,6 +14,7 @@ pub mod workspace_path;
 pub mod effects;
 pub mod outcome;
 
+pub mod declaration;
 pub mod schema;
 pub mod workspace;
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::declaration::ToolDefinition;
 use crate::ids::ToolName;
 use crate::schema::{Schema, SchemaCache, SchemaError};
-use crate::tool::{Tool, ToolDefinition};
+use crate::tool::Tool;
 
 /// Longest name of a tool, in bytes.
 pub const TOOL_NAME_BYTES_MAX: usize = 128;

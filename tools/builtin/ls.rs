@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 
 use super::reach::{self, Step, wrong};
 use crate::context::ToolContext;
+use crate::declaration::Capabilities;
 use crate::effects::files::{FileError, FileKind, Files, FolderEntry, Links};
 use crate::ids::ToolName;
 use crate::outcome::ToolOutcome;
 use crate::pagination::{PageRequest, cursor_schema, limit_schema};
-use crate::tool::{Capabilities, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
 /// Most text of one page, in bytes; a page ends early at it.
