@@ -1,1 +1,24 @@
-//! placeholder
+//! Everything that holds mutable state: the supervision tree and its actors.
+//!
+//! The second floor of toolwarden and the only crate that names ractor. Each actor is a pure machine (time and
+//! events in, effects out), below it a thin mount that receives, steps and carries the effects out, and above it a
+//! handle that hides the messages. Supervision is OTP's, built on ractor's links and supervision events; what
+//! ractor really does, and what must therefore never be relied on, is pinned by tests in `ractor_facts`.
+
+pub mod restart_intensity;
+pub mod slot;
+
+pub mod child_spec;
+
+pub mod child;
+
+pub mod supervision_report;
+
+mod nursery;
+pub mod supervision;
+
+pub mod dynamic_supervisor;
+pub mod supervisor;
+
+#[cfg(test)]
+mod ractor_facts;
