@@ -21,4 +21,6 @@ pub mod dynamic_supervisor;
 pub mod supervisor;
 
 #[cfg(test)]
+mod probe;
+#[cfg(test)]
 mod ractor_facts;

@@ -373,3 +373,6 @@ impl Drop for Unclaimed {
 fn ask_to_shut_down(cell: &ActorCell) {
     let _ = cell.send_message(Message::Shutdown);
 }
+
+#[cfg(test)]
+mod tests;
