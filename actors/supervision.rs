@@ -624,3 +624,6 @@ pub enum SupervisorError {
         timeout: Duration,
     },
 }
+
+#[cfg(test)]
+mod tests;
