@@ -14,6 +14,7 @@ pub mod child;
 
 pub mod supervision_report;
 
+pub mod dynamic_supervision;
 mod nursery;
 pub mod supervision;
 

@@ -14,6 +14,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use ractor::{ActorCell, ActorId, ActorRef, Message, SupervisionEvent};
 use tokio::task::AbortHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -148,29 +149,21 @@ impl<M: Message + From<NurseryNote>> Nursery<M> {
         }
     }
 
-    /// Stops the children one after the other, each within its time: for the one case in which events cannot drive
-    /// this any more, ractor's own `stop` of a supervisor.
-    pub(crate) async fn close(&mut self, order: impl IntoIterator<Item = (Incarnation, Shutdown)>) {
+    /// Stops children one after the other, each within its time. This and [`Self::close_at_once`] are for the one
+    /// case in which events cannot drive a stop any more: ractor's own `stop` of a supervisor.
+    pub(crate) async fn close_in_order(&mut self, order: impl IntoIterator<Item = (Incarnation, Shutdown)>) {
         for (incarnation, shutdown) in order {
-            let Some(cot) = self.cots.remove(&incarnation) else { continue };
             // A start that still runs is dropped with its cot.
-            let Occupant::Running(cell) = cot.occupant else { continue };
-            let timeout = match shutdown {
-                Shutdown::BrutalKill => None,
-                Shutdown::Timeout(timeout) => Some(Some(timeout)),
-                Shutdown::Infinity => Some(None),
-            };
-            if let Some(timeout) = timeout {
-                (cot.ask_to_stop)(&cell);
-                if cell.wait(timeout).await.is_ok() {
-                    continue;
-                }
-            }
-            cell.kill();
-            if cell.wait(Some(KILL_CONFIRM)).await.is_err() {
-                tracing::warn!(child = %cell.get_id(), "a child cannot be killed and runs on unsupervised");
+            if let Some(cot) = self.cots.remove(&incarnation) {
+                cot.close(shutdown).await;
             }
         }
+    }
+
+    /// Stops children at the same time, each within its time.
+    pub(crate) async fn close_at_once(&mut self, children: impl IntoIterator<Item = (Incarnation, Shutdown)>) {
+        let cots = children.into_iter().filter_map(|(of, shutdown)| Some(self.cots.remove(&of)?.close(shutdown)));
+        join_all(cots.collect::<Vec<_>>()).await;
     }
 
     fn start(&mut self, incarnation: Incarnation, work: ChildWork) {
@@ -250,6 +243,27 @@ impl<M: Message + From<NurseryNote>> Nursery<M> {
                     cell.kill();
                 }
             }
+        }
+    }
+}
+
+impl Cot {
+    async fn close(self, shutdown: Shutdown) {
+        let Occupant::Running(cell) = self.occupant else { return };
+        let timeout = match shutdown {
+            Shutdown::BrutalKill => None,
+            Shutdown::Timeout(timeout) => Some(Some(timeout)),
+            Shutdown::Infinity => Some(None),
+        };
+        if let Some(timeout) = timeout {
+            (self.ask_to_stop)(&cell);
+            if cell.wait(timeout).await.is_ok() {
+                return;
+            }
+        }
+        cell.kill();
+        if cell.wait(Some(KILL_CONFIRM)).await.is_err() {
+            tracing::warn!(child = %cell.get_id(), "a child cannot be killed and runs on unsupervised");
         }
     }
 }

@@ -314,7 +314,7 @@ impl Actor for Mount {
 
     /// Nothing is left to do after an ordered end; ractor's own `stop` gets here with children still running.
     async fn post_stop(&self, _: ActorRef<Message>, state: &mut Mounted) -> Result<(), ActorProcessingErr> {
-        state.nursery.close(state.supervision.stop_order()).await;
+        state.nursery.close_in_order(state.supervision.stop_order()).await;
         Ok(())
     }
 }
