@@ -14,6 +14,9 @@ use crate::child_spec::{ChildKind, ChildTerms, Restart, Shutdown, StartError};
 /// How long a killed child may take to be gone before it is given up: only one that never yields needs it.
 pub const KILL_CONFIRM: Duration = Duration::from_secs(5);
 
+/// The reason that ractor gives for a killed actor.
+pub const KILLED: &str = "killed";
+
 /// One start of one child; never used twice by a supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Incarnation(pub u64);
@@ -277,14 +280,18 @@ impl Exit {
 
     /// Reads ractor's event; `None` when it is not about an end.
     ///
-    /// The state decides: it is there exactly when `post_stop` ran to its end, whatever the reason's text.
+    /// A kill is known by its reason: ractor hands over the state of a killed actor, too, unless the kill cut its
+    /// `post_start` or `post_stop`. So nobody may stop an actor with the reason [`KILLED`].
     pub fn of(event: &SupervisionEvent) -> Option<(&ActorCell, Self)> {
         match event {
+            SupervisionEvent::ActorTerminated(cell, None, _) => Some((cell, Self::Killed)),
             SupervisionEvent::ActorTerminated(cell, Some(_), None) => Some((cell, Self::Normal)),
+            SupervisionEvent::ActorTerminated(cell, Some(_), Some(reason)) if reason == KILLED => {
+                Some((cell, Self::Killed))
+            }
             SupervisionEvent::ActorTerminated(cell, Some(_), Some(reason)) => {
                 Some((cell, Self::Shutdown { reason: reason.as_str().into() }))
             }
-            SupervisionEvent::ActorTerminated(cell, None, _) => Some((cell, Self::Killed)),
             SupervisionEvent::ActorFailed(cell, error) => {
                 Some((cell, Self::Failed { message: error.to_string().into() }))
             }

@@ -127,6 +127,28 @@ async fn a_childs_normal_end_never_stops_its_supervisor() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_transient_child_is_restarted_after_every_abnormal_end_and_no_other() {
+    let probes = Probes::new(["a"]);
+    let child = probes.spec("a").restart(Restart::Transient);
+    let supervisor = start(spec(Strategy::OneForOne, 9, vec![child])).await.unwrap();
+    probes.actor("a").kill();
+    probes.record.until("+a", 2).await;
+    probes.tell("a", Tell::Fail);
+    probes.record.until("+a", 3).await;
+    probes.tell("a", Tell::Panic);
+    probes.record.until("+a", 4).await;
+    for (times, reason) in [(1, None), (2, Some("enough".to_owned()))] {
+        let child = probes.actor("a");
+        child.stop(reason);
+        child.wait(None).await.unwrap();
+        assert_eq!(lives(&supervisor.which_children().await.unwrap()), [("a", false)]);
+        assert_eq!(probes.record.lines().iter().filter(|line| *line == "-a").count(), times);
+        supervisor.restart_child(&"a".into()).await.unwrap();
+    }
+    supervisor.shutdown(LONG).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_child_that_does_not_stop_is_killed_when_its_time_is_up() {
     let probes = Probes::new(["a", "deaf", "c"]);
     let deaf = probes.spec("deaf").shutdown(Shutdown::Timeout(Duration::from_millis(700)));
