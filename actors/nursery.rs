@@ -278,3 +278,6 @@ fn panicked(panic: &(dyn Any + Send)) -> StartError {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     StartError::Panicked { message: Arc::from(text.unwrap_or("no message")) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use ractor::ActorCell;
 use tokio::time::Instant;
 
 use super::{DynamicSupervisorRef, child_spec, start};
 use crate::child::{ChildCount, Life};
 use crate::child_spec::{ChildSpec, Restart, Shutdown, StartError};
 use crate::dynamic_supervision::{DynamicFlags, DynamicSupervisorError};
-use crate::probe::{Probes, Tell};
+use crate::probe::{Probe, Probes, Record, Tell};
 use crate::restart_intensity::RestartIntensity;
 use crate::supervisor::{self, SupervisorSpec};
 
@@ -152,4 +153,39 @@ async fn even_ractors_own_stop_lets_the_children_stop() {
     cell.wait(Some(LONG)).await.unwrap();
     assert_eq!(asked_at.elapsed(), takes * 2);
     assert_eq!(probes.record.lines().len(), 2);
+}
+
+/// Real threads: what comes and goes at once on two of them is neither lost nor counted twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn children_that_end_at_once_on_other_threads_are_not_missed() {
+    const CHILDREN: usize = 300;
+    let intensity = RestartIntensity::new(9_000, Duration::from_secs(5)).unwrap();
+    let supervisor = start(DynamicFlags { max_children: CHILDREN, intensity }, None).await.unwrap();
+    let supervisor = supervisor.with_timeout(LONG);
+    let record = Record::new();
+    let mut starts = tokio::task::JoinSet::new();
+    for at in 0..CHILDREN {
+        let (supervisor, record) = (supervisor.clone(), record.clone());
+        let spec = ChildSpec::new(format!("child-{at}"), move |above: ActorCell| {
+            let probe = Probe::new("x", &record);
+            async move {
+                let (child, _) = above.spawn_linked(None, probe, ()).await?;
+                child.stop(None);
+                Ok(child.get_cell())
+            }
+        });
+        starts.spawn(async move { supervisor.start_child(spec.restart(Restart::Temporary)).await.map(drop) });
+    }
+    while let Some(started) = starts.join_next().await {
+        assert_eq!(started.unwrap(), Ok(()));
+    }
+    tokio::time::timeout(LONG, async {
+        while supervisor.count_children().await.unwrap().specs > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(record.lines().len(), 2 * CHILDREN);
+    supervisor.shutdown(LONG).await.unwrap();
 }
