@@ -1,6 +1,36 @@
 //! The deciding floor: sessions, governance, the route of every call, and the models that propose them.
 //!
 //! What holds state stands one floor below, what a tool is two floors below; this floor decides. Modules are
-//! listed ground first, and a module imports only from those above its own line.
+//! listed ground first, and a module imports only from those above its own line. Embedders start at
+//! [`runtime::Runtime::builder`] and may import [`prelude`].
 
+pub mod call_result;
+pub mod lanes;
+pub mod origin;
+pub mod session_span;
+pub mod settlement;
+
+pub mod event;
 pub mod models;
+pub mod policy;
+pub mod proposal;
+pub mod refusal;
+
+pub mod governance;
+pub mod scope;
+
+pub mod kernel;
+mod nested;
+
+pub mod agent;
+
+pub mod run;
+
+pub mod delegation;
+pub mod session;
+
+mod supervision_tree;
+
+pub mod runtime;
+
+pub mod prelude;

@@ -19,7 +19,7 @@ use crate::effects::files::Files;
 use crate::effects::processes::Processes;
 
 /// What may be done in a workspace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct WorkspaceCapabilities {
     /// Files may be read.
     pub read: bool,
