@@ -1,12 +1,17 @@
 //! The built-in tools, one a file.
 
+mod change;
 mod nested;
 mod reach;
+mod target;
 
+pub mod bash;
 pub mod batch;
+pub mod edit;
 pub mod ls;
 pub mod read;
 pub mod task;
+pub mod write;
 
 #[cfg(test)]
 pub(crate) mod testing;
