@@ -2,6 +2,7 @@
 
 mod reach;
 
+pub mod bash;
 pub mod ls;
 
 #[cfg(test)]
