@@ -8,13 +8,18 @@ pub mod cancellation;
 pub mod digest;
 pub mod ids;
 pub mod pagination;
+pub mod screen_text;
 pub mod text;
 pub mod workspace_path;
 
 pub mod effects;
 pub mod outcome;
 
+<<<<<<< HEAD
 pub mod declaration;
+=======
+pub mod capture;
+>>>>>>> processes
 pub mod schema;
 pub mod workspace;
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 /// The name of the marking variable.
 pub(crate) const NAME: &str = "TOOLWARDEN_TEST_MARK";
-/// How long a process that was killed may take to be gone on a busy machine.
-const GONE_MAX: Duration = Duration::from_secs(10);
+/// How long a process may take to start, or to be gone when it was killed, on a busy machine.
+const CHANGE_MAX: Duration = Duration::from_secs(10);
 
 /// A value that no other test uses.
 pub(crate) fn unique() -> String {
@@ -29,12 +29,23 @@ pub(crate) fn living(mark: &str) -> Vec<String> {
     found
 }
 
-/// Lets other threads run until no process with this mark is alive; what still lives at the end.
+/// Lets others run until no process with this mark is alive; what still lives at the end.
 pub(crate) fn outliving(mark: &str) -> Vec<String> {
+    looked_for(mark, Vec::is_empty)
+}
+
+/// Lets others run until a process with this mark and command line is alive (between fork and exec it has the line
+/// of its parent); whether it ever was.
+pub(crate) fn appears(mark: &str, line: &str) -> bool {
+    let found = |living: &Vec<String>| living.iter().any(|living| living.trim_end() == line);
+    found(&looked_for(mark, found))
+}
+
+fn looked_for(mark: &str, enough: impl Fn(&Vec<String>) -> bool) -> Vec<String> {
     let started_at = Instant::now();
     loop {
         let living = living(mark);
-        if living.is_empty() || started_at.elapsed() > GONE_MAX {
+        if enough(&living) || started_at.elapsed() > CHANGE_MAX {
             return living;
         }
         std::thread::yield_now();

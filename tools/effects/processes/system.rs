@@ -33,7 +33,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cancellation::Cancellation;
 use crate::effects::processes::pipes::Pipes;
-use crate::effects::processes::{CommandSpec, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes, Stream};
+use crate::effects::processes::{CommandSpec, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes};
 
 /// How long a killed command may take to die.
 const KILL_WAIT: Duration = Duration::from_millis(500);
@@ -488,7 +488,7 @@ mod tests {
         let line = "trap '' TERM; sh -c 'sleep 88 & echo ready; wait'";
         let task = tokio::spawn(SystemProcesses.run(command(line, &mark), heard.clone(), Cancellation::new()));
         heard.until("ready").await;
-        assert!(marked::living(&mark).iter().any(|line| line.contains("sleep 88")));
+        assert!(marked::appears(&mark, "sleep 88"));
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
         assert_eq!(marked::outliving(&mark), Vec::<String>::new());
