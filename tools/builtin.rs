@@ -4,6 +4,7 @@ mod reach;
 
 pub mod ls;
 pub mod read;
+pub mod search;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -32,7 +32,7 @@ pub fn scan<R, W, D>(
 {
     let first = next_chunk(walk, stop);
     if first.len() < CHUNK_FILES {
-        examine_here(&first, stop, new_worker(), &mut deliver);
+        let _ended = examine_here(&first, stop, new_worker(), &mut deliver);
         return;
     }
     let done = AtomicBool::new(false);
