@@ -25,7 +25,7 @@ pub(super) fn search(request: &Request, query: &str, pattern: &PathPattern, stop
     let wanted = page.offset..page.offset.saturating_add(page.applied_limit);
     let (mut text, mut total) = (String::new(), 0_usize);
     let (mut anchors, mut notes) = (Anchors::default(), Notes::default());
-    while let Some(entry) = walk.next() {
+    for entry in walk.by_ref() {
         if stop.is_given() {
             break;
         }
