@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 use toolwarden_tools::ids::ToolName;
-use toolwarden_tools::tool::ToolDefinition;
+use toolwarden_tools::declaration::ToolDefinition;
 
 pub mod transcript;
 

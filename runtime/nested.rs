@@ -12,7 +12,7 @@ use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
 use toolwarden_tools::context::{ChildResults, ChildTask, Delegate, FanOutPolicy, Invoke, ToolCall};
 use toolwarden_tools::ids::{InvocationId, ToolName};
 use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome};
-use toolwarden_tools::tool::{Capabilities, ToolDefinition};
+use toolwarden_tools::declaration::{Capabilities, ToolDefinition};
 
 use crate::kernel::{Kernel, SETTLE_ALLOWANCE};
 use crate::origin::Origin;

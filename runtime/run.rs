@@ -17,7 +17,8 @@ use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::ids::{RunId, SessionId};
-use toolwarden_tools::tool::{Lane, ToolDefinition};
+use toolwarden_tools::declaration::ToolDefinition;
+use toolwarden_tools::tool::Lane;
 
 use crate::agent::Agent;
 use crate::call_result::CallResult;

@@ -19,7 +19,7 @@ use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
-use toolwarden_tools::tool::ToolDefinition;
+use toolwarden_tools::declaration::ToolDefinition;
 
 use crate::agent::Agent;
 use crate::call_result::CallResult;

@@ -15,11 +15,8 @@ pub mod workspace_path;
 pub mod effects;
 pub mod outcome;
 
-<<<<<<< HEAD
-pub mod declaration;
-=======
 pub mod capture;
->>>>>>> processes
+pub mod declaration;
 pub mod schema;
 pub mod workspace;
 

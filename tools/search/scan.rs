@@ -32,7 +32,7 @@ pub fn scan<R, W, D>(
 {
     let first = next_chunk(walk, stop);
     if first.len() < CHUNK_FILES {
-        examine_here(&first, stop, new_worker(), &mut deliver);
+        let _ended = examine_here(&first, stop, new_worker(), &mut deliver);
         return;
     }
     let done = AtomicBool::new(false);
@@ -91,7 +91,7 @@ struct Thread<R> {
 }
 
 impl<R: Send> Thread<R> {
-    fn start<'scope, 'env: 'scope, W: FnMut(&FolderEntry) -> R>(
+    fn start<'scope, 'env: 'scope, W>(
         scope: &'scope Scope<'scope, 'env>,
         stop: &'scope Stop,
         done: &'scope AtomicBool,
@@ -99,7 +99,7 @@ impl<R: Send> Thread<R> {
     ) -> Option<Self>
     where
         R: 'scope,
-        W: 'scope,
+        W: FnMut(&FolderEntry) -> R + 'scope,
     {
         let (jobs, todo) = sync_channel::<Vec<FolderEntry>>(CHUNKS_AHEAD * THREADS);
         let (finished, results) = sync_channel(CHUNKS_AHEAD * THREADS);

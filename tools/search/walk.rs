@@ -57,6 +57,7 @@ pub struct WalkCounts {
 /// A walk under way.
 pub struct Walk<'a> {
     files: &'a dyn Files,
+    start: WorkspacePath,
     options: WalkOptions,
     /// A file that was named explicitly, yielded as it is.
     single: Option<FolderEntry>,
@@ -81,6 +82,7 @@ impl<'a> Walk<'a> {
         let kind = files.stat(&start, Links::Follow)?.kind;
         let mut walk = Self {
             files,
+            start: start.clone(),
             options,
             single: None,
             open: Vec::new(),
@@ -105,9 +107,14 @@ impl<'a> Walk<'a> {
         self.counts
     }
 
-    /// Whether the start was a single file.
+    /// Whether the start is a single file that was not yielded yet.
     pub fn is_single_file(&self) -> bool {
         self.single.is_some()
+    }
+
+    /// Where it starts, without links.
+    pub fn start_path(&self) -> &WorkspacePath {
+        &self.start
     }
 
     /// Reads the rules of the folders above the start, outermost first.

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use futures_util::FutureExt as _;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Value, json};
-use toolwarden_tools::tool::ToolDefinition;
+use toolwarden_tools::declaration::ToolDefinition;
 
 use super::ResearchModel;
 use super::evidence::EVIDENCE_BYTES_MAX;
