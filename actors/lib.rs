@@ -3,6 +3,8 @@
 //! The second floor of toolwarden and the only crate that names ractor. Each actor is a pure machine (time and
 //! messages in, effects out), below it a thin mount that receives, steps and carries the effects out, and above it
 //! a handle that hides the messages. The machines decide everything, so the simulation can drive them alone.
+//! Supervision is OTP's, built on ractor's links and supervision events; what ractor really does, and what must
+//! therefore never be relied on, is pinned by tests in `ractor_facts`.
 
 #[cfg(test)]
 mod interleaving;
@@ -10,16 +12,33 @@ pub mod lease;
 mod millisecond;
 #[cfg(test)]
 mod onlooker;
+pub mod restart_intensity;
 pub mod slot;
 
 pub mod accounts;
+pub mod child_spec;
 pub mod circuit_breaker;
 pub mod fan_out;
 pub mod open_questions;
 pub mod waiting_line;
 
+pub mod child;
 pub mod permit_pool;
+
+pub mod supervision_report;
+
+pub mod dynamic_supervision;
+mod nursery;
+pub mod supervision;
+
+pub mod dynamic_supervisor;
+pub mod supervisor;
 
 pub mod budget_ledger;
 pub mod bulkhead;
 pub mod confirmations;
+
+#[cfg(test)]
+mod probe;
+#[cfg(test)]
+mod ractor_facts;
