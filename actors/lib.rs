@@ -6,6 +6,7 @@
 //! Supervision is OTP's, built on ractor's links and supervision events; what ractor really does, and what must
 //! therefore never be relied on, is pinned by tests in `ractor_facts`.
 
+pub mod budget;
 #[cfg(test)]
 mod interleaving;
 pub mod lease;
