@@ -15,9 +15,9 @@
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::sync::oneshot;
 
-use crate::accounts::{
-    AccountId, AccountStatus, Accounts, Amount, BudgetLimits, LedgerError, ReservationId, Threshold,
-};
+use crate::accounts::{AccountId, AccountStatus, Accounts, LedgerError, ReservationId, Threshold};
+use crate::budget::{Amount, BudgetLimits};
+use crate::child_spec::ChildSpec;
 use crate::lease::{Home, Lease};
 use crate::slot::{NotRunning, Slot};
 
@@ -61,6 +61,15 @@ impl BudgetLedger {
         let (actor, _) = Actor::spawn_linked(None, LedgerActor, (), supervisor).await?;
         self.slot.put(actor.clone());
         Ok(actor.get_cell())
+    }
+
+    /// How a supervisor starts the ledger, and starts it anew: a permanent worker.
+    pub fn child_spec(&self) -> ChildSpec {
+        let handle = self.clone();
+        ChildSpec::new("budget_ledger", move |supervisor| {
+            let handle = handle.clone();
+            async move { Ok(handle.start(supervisor).await?) }
+        })
     }
 
     /// Opens an account under `parent`, or a root.
@@ -188,7 +197,8 @@ impl Actor for LedgerActor {
 #[cfg(test)]
 mod tests {
     use super::BudgetLedger;
-    use crate::accounts::{Amount, BudgetLimits, LedgerError};
+    use crate::accounts::LedgerError;
+    use crate::budget::{Amount, BudgetLimits};
     use crate::onlooker::root;
     use crate::slot::NotRunning;
 

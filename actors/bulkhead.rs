@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use toolwarden_tools::cancellation::Cancellation;
 use toolwarden_tools::tool::Lane;
 
+use crate::child_spec::ChildSpec;
 use crate::circuit_breaker::CallHealth;
 use crate::lease::{Home, Lease};
 use crate::permit_pool::{BulkheadLimits, BulkheadStatus, Effect, Message, PermitPool, Shed};
@@ -66,6 +67,15 @@ impl Bulkhead {
         // A permit of a former life that came home before the new actor was in its slot told nobody.
         let _ = actor.cast(LaneMessage::Recount);
         Ok(actor.get_cell())
+    }
+
+    /// How a supervisor starts the lane, and starts it anew: a permanent worker.
+    pub fn child_spec(&self) -> ChildSpec {
+        let handle = self.clone();
+        ChildSpec::new(format!("lane:{}", self.shared.lane), move |supervisor| {
+            let handle = handle.clone();
+            async move { Ok(handle.start(supervisor).await?) }
+        })
     }
 
     /// Which lane it is.
@@ -290,6 +300,7 @@ mod tests {
     use crate::onlooker::root;
     use crate::permit_pool::{BulkheadLimits, Shed};
     use crate::slot::NotRunning;
+    use crate::supervisor::SupervisorSpec;
     use crate::waiting_line::Holder;
 
     async fn lane(permits: usize, queue_max: usize) -> (Bulkhead, ActorCell, ActorCell) {
@@ -498,5 +509,26 @@ mod tests {
         bulkhead.start(root).await.unwrap();
         drop(acquire(&bulkhead, 1).await.unwrap());
         until(&bulkhead, 0, 0).await;
+    }
+
+    #[tokio::test]
+    async fn under_a_supervisor_the_handle_follows_the_lane_into_its_next_life() {
+        let bulkhead = Bulkhead::new(Lane::Execute, BulkheadLimits { permits: 1, queue_max: 4, breaker: None });
+        let spec = SupervisorSpec { children: vec![bulkhead.child_spec()], ..SupervisorSpec::default() };
+        let supervisor = crate::supervisor::start(spec).await.unwrap();
+        let old = acquire(&bulkhead, 0).await.unwrap();
+        let first = bulkhead.shared.slot.get().unwrap();
+        first.kill_and_wait(None).await.unwrap();
+        while bulkhead.status().await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        assert_ne!(bulkhead.shared.slot.get().unwrap(), first);
+        assert_eq!(supervisor.which_children().await.unwrap()[0].terms.id.as_str(), "lane:execute");
+        until(&bulkhead, 1, 0).await;
+        drop(old);
+        drop(acquire(&bulkhead, 1).await.unwrap());
+        until(&bulkhead, 0, 0).await;
+        supervisor.shutdown(std::time::Duration::from_secs(5)).await.unwrap();
+        assert_eq!(acquire(&bulkhead, 2).await.unwrap_err(), Shed::NotRunning);
     }
 }

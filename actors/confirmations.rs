@@ -22,6 +22,7 @@ use toolwarden_tools::cancellation::Cancellation;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, SessionId};
 
+use crate::child_spec::ChildSpec;
 use crate::open_questions::{Answer, AskId, OpenQuestions, PendingQuestion, Question, Reply, Told};
 use crate::slot::{NotRunning, Slot};
 
@@ -46,6 +47,15 @@ impl Confirmations {
         let (actor, _) = Actor::spawn_linked(None, ConfirmationActor, (), supervisor).await?;
         self.slot.put(actor.clone());
         Ok(actor.get_cell())
+    }
+
+    /// How a supervisor starts the actor, and starts it anew: a permanent worker.
+    pub fn child_spec(&self) -> ChildSpec {
+        let handle = self.clone();
+        ChildSpec::new("confirmations", move |supervisor| {
+            let handle = handle.clone();
+            async move { Ok(handle.start(supervisor).await?) }
+        })
     }
 
     /// Asks and waits for the answer. Dropping the future withdraws the question.

@@ -5,6 +5,7 @@
 //! simulation can drive them alone. Supervision is OTP's, built on ractor's links and supervision events; what
 //! ractor really does, and what must therefore never be relied on, is pinned by tests in `ractor_facts`.
 
+pub mod budget;
 #[cfg(test)]
 mod interleaving;
 pub mod lease;
@@ -38,8 +39,14 @@ pub mod journal;
 pub mod node;
 pub mod supervisor;
 
+<<<<<<< HEAD
 pub mod members;
 pub mod process_group;
+=======
+pub mod budget_ledger;
+pub mod bulkhead;
+pub mod confirmations;
+>>>>>>> lanes
 
 #[cfg(test)]
 mod probe;

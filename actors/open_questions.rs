@@ -415,6 +415,8 @@ mod tests {
                 if dice.roll(60) == 0 {
                     under_way.send(30, Under::CloseSession(["a", "b"][dice.roll(2)]));
                 }
+                let ambiguous = bench.told.iter().filter(|told| told.answer == Answer::Ambiguous).count();
+                assert!([0, 2].contains(&ambiguous), "seed {seed}: both twins are rejected");
                 for (ask, answer) in bench.told() {
                     if matches!(answer, Answer::Approved | Answer::ApprovedAlways) {
                         assert_eq!(Some(asked[&ask]), approved_now, "seed {seed}: only a person approves");
