@@ -1,11 +1,16 @@
 //! The built-in tools, one a file.
 
+mod change;
 mod nested;
 mod reach;
+mod target;
 
 pub mod batch;
+pub mod edit;
 pub mod ls;
+pub mod read;
 pub mod task;
+pub mod write;
 
 #[cfg(test)]
 pub(crate) mod testing;
