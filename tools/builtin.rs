@@ -9,6 +9,7 @@ pub mod batch;
 pub mod edit;
 pub mod ls;
 pub mod read;
+pub mod search;
 pub mod task;
 pub mod write;
 

@@ -1,1 +1,31 @@
 //! Searching a workspace: walking it, matching lines, matching paths, ranking passages.
+//!
+//! Everything is read afresh through the files port, in path order (bytes), so a search sees every write that had
+//! returned before it started, and the same tree gives the same result.
+//!
+//! One rule decides what is looked at, in every mode: what an ignore file hides stays out (tracked by git or not),
+//! hidden names stay out unless the pattern or the path names them, `.git` always stays out, and a path that is
+//! named explicitly is always searched. What stayed out is counted, so that "nothing found" is not taken for
+//! "not there".
+
+pub mod stop;
+
+pub mod ignore_rules;
+pub mod text;
+
+pub mod glob;
+pub mod terms;
+pub mod walk;
+
+pub mod scan;
+
+pub mod bm25;
+pub mod grep;
+pub mod passages;
+
+#[cfg(test)]
+mod git_agreement;
+#[cfg(test)]
+mod relevance;
+#[cfg(test)]
+pub(crate) mod twin;

@@ -1,0 +1,138 @@
+//! Mode bm25: the passages that say most about the words of a question.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::notes::Notes;
+use super::{Anchors, Request, Step, wrong};
+use crate::outcome::ToolOutcome;
+use crate::search::bm25::{B, K1, PATH_WEIGHT, Query, SYMBOL_WEIGHT, TEST_FACTOR};
+use crate::search::passages::{CORPUS_BYTES_MAX, CORPUS_FILES_MAX, Passage, PassageOptions, RankingFacts, rank};
+use crate::search::stop::Stop;
+use crate::search::walk::{WalkCounts, WalkOptions};
+
+/// Passages given when no limit is asked for.
+pub(super) const PASSAGES_DEFAULT: usize = 10;
+/// Most passages given; a larger limit is lowered to it.
+pub(super) const PASSAGES_MAX: usize = 25;
+/// Lines around the telling ones when nothing is asked for.
+pub(super) const CONTEXT_LINES_DEFAULT: usize = 2;
+/// Most lines around them; a larger number is lowered to it.
+pub(super) const CONTEXT_LINES_MAX: usize = 8;
+
+/// Takes the query apart.
+pub(super) fn query(text: &str) -> Step<Query> {
+    Query::new(text).map_err(|error| wrong(error.to_string()))
+}
+
+/// Searches and reports.
+pub(super) fn search(request: &Request, query: &Query, limit: Option<u64>, stop: &Stop) -> Step<ToolOutcome> {
+    let walk_options = WalkOptions { hidden: request.include_wants_hidden(), ..WalkOptions::default() };
+    let mut walk = request.walk(walk_options)?;
+    let requested = limit.map_or(PASSAGES_DEFAULT, |limit| usize::try_from(limit).unwrap_or(PASSAGES_MAX));
+    let options = PassageOptions {
+        start: walk.start_path().clone(),
+        include: request.include.clone(),
+        limit: requested.min(PASSAGES_MAX),
+        context: request.context.unwrap_or(CONTEXT_LINES_DEFAULT).min(CONTEXT_LINES_MAX),
+    };
+    let (passages, facts) = rank(request.files.as_ref(), &mut walk, query, &options, stop);
+    let counts = walk.counts();
+    let notes =
+        Notes { files: facts.read_files, links: facts.links, oversized: facts.oversized_files, ..Notes::default() };
+    let text = render(&passages, &facts, query, &notes, &counts);
+    let mut anchors = Anchors::default();
+    for passage in &passages {
+        anchors.add(&passage.path);
+    }
+    let truncated = counts.truncated || facts.candidate_truncated || facts.cut_files > 0;
+    Ok(ToolOutcome::success(text)
+        .with("algorithm", "bm25")
+        .with(
+            "parameters",
+            json!({
+                "k1": K1, "b": B, "symbol_weight": SYMBOL_WEIGHT, "path_weight": PATH_WEIGHT,
+                "test_factor": TEST_FACTOR, "requested_limit": requested, "applied_limit": options.limit,
+                "context": options.context,
+            }),
+        )
+        .with("query_terms", json!(query.terms()))
+        .with(
+            "candidate_search",
+            json!({
+                "matching_files": facts.matching_files,
+                "selected_files": facts.selected_files,
+                "backend_truncated": counts.truncated,
+                "candidate_truncated": facts.candidate_truncated,
+                "used_glob_fallback": false,
+            }),
+        )
+        .with(
+            "scan",
+            json!({
+                "read_files": facts.read_files,
+                "failed_reads": facts.failed_reads,
+                "oversized_files": facts.oversized_files,
+                "binary_files": facts.binary_files,
+                "scanned_bytes": facts.scanned_bytes,
+                "scored_chunks": facts.scored_passages,
+                "truncated": truncated,
+            }),
+        )
+        .with("source_anchors", json!(anchors.0))
+        .with("results", passages.iter().map(result_of).collect::<Value>())
+        .with("returned_results", passages.len())
+        .with("left_out", notes.facts(&counts)))
+}
+
+/// The passages, best first, a blank line between them; then what was left out.
+fn render(passages: &[Passage], facts: &RankingFacts, query: &Query, notes: &Notes, counts: &WalkCounts) -> String {
+    let mut text = String::new();
+    for passage in passages {
+        let end = passage.shown_from + passage.shown.len() - 1;
+        let _ = writeln!(text, "{}:{}-{end} (score {:.3})", passage.path, passage.shown_from, passage.score);
+        for (at, line) in passage.shown.iter().enumerate() {
+            let _ = writeln!(text, "{:>6}\t{line}", passage.shown_from + at);
+        }
+        text.push('\n');
+    }
+    if passages.is_empty() {
+        let _ = writeln!(text, "No passage holds any of the words {}", query.terms().join(", "));
+    }
+    if facts.candidate_truncated {
+        let (scored, all) = (facts.selected_files, facts.matching_files);
+        let _ = writeln!(
+            text,
+            "[{scored} of {all} files with these words were scored, the most promising ones (at most \
+             {CORPUS_FILES_MAX} files and {} MiB); narrow with path, include or rarer words]",
+            CORPUS_BYTES_MAX / (1024 * 1024)
+        );
+    }
+    if facts.cut_files > 0 {
+        let _ = writeln!(text, "[only the first part of {} long files was scored]", facts.cut_files);
+    }
+    if facts.binary_files + facts.failed_reads > 0 {
+        let (binary, failed) = (facts.binary_files, facts.failed_reads);
+        let _ = writeln!(text, "[not ranked: {binary} binary files, {failed} that could not be read]");
+    }
+    if query.terms_left_out > 0 {
+        let _ = writeln!(text, "[{} words of the query were not used]", query.terms_left_out);
+    }
+    text.push_str(&notes.lines(counts));
+    // Between the last passage and nothing no blank line is needed.
+    text.truncate(text.trim_end_matches('\n').len());
+    text.push('\n');
+    text
+}
+
+fn result_of(passage: &Passage) -> Value {
+    json!({
+        "path": passage.path.to_string(),
+        "start_line": passage.shown_from,
+        "end_line": passage.shown_from + passage.shown.len() - 1,
+        "chunk_start_line": passage.lines.0,
+        "chunk_end_line": passage.lines.1,
+        "score": passage.score,
+    })
+}

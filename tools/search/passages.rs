@@ -1,0 +1,368 @@
+//! Finds the passages of a tree that answer a query best: walks, reads, scores, and cuts out what to show.
+//!
+//! Every file is looked at once, however many there are. The limits of the corpus decide how many of those that hold
+//! a word of the query are scored, the most promising first; what the limits cost is told.
+
+use std::io::Read as _;
+use std::ops::ControlFlow;
+
+use crate::effects::files::{FileError, FileKind, Files, FolderEntry};
+use crate::search::bm25::{FileEvidence, PASSAGE_LINES, Query, Totals};
+use crate::search::glob::PathPattern;
+use crate::search::grep::clamp_to;
+use crate::search::scan::scan;
+use crate::search::stop::Stop;
+use crate::search::text::{AtNul, TextReader};
+use crate::workspace_path::WorkspacePath;
+
+/// Most files that are scored.
+pub const CORPUS_FILES_MAX: usize = 256;
+/// Most text that is scored, in bytes.
+pub const CORPUS_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Largest file that is read, in bytes.
+pub const FILE_BYTES_MAX: u64 = 512 * 1024;
+/// Most passages of one file among the results.
+pub const RESULTS_PER_FILE_MAX: usize = 2;
+/// Longest line that is shown, in bytes.
+pub const SHOWN_LINE_BYTES_MAX: usize = 500;
+/// Most lines shown of a passage.
+pub const WINDOW_LINES_MAX: usize = 20;
+/// Files with evidence that are kept while the walk goes on; beyond it the less promising half is dropped.
+const KEPT_FILES_MAX: usize = 8192;
+
+/// What to look at and how much to give back.
+#[derive(Debug, Clone)]
+pub struct PassageOptions {
+    /// The folder where patterns are read from.
+    pub start: WorkspacePath,
+    /// Only files that match.
+    pub include: Option<PathPattern>,
+    /// Most passages given back.
+    pub limit: usize,
+    /// Lines shown around the best ones.
+    pub context: usize,
+}
+
+/// A passage that answers the query.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Passage {
+    /// The file.
+    pub path: WorkspacePath,
+    /// The passage's first and last line, from 1.
+    pub lines: (usize, usize),
+    /// Higher is better.
+    pub score: f64,
+    /// The number of the first line shown, from 1.
+    pub shown_from: usize,
+    /// The lines shown, each at most [`SHOWN_LINE_BYTES_MAX`] bytes.
+    pub shown: Vec<String>,
+}
+
+/// What a ranking looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RankingFacts {
+    /// Files that hold a word of the query in their text or path.
+    pub matching_files: usize,
+    /// Files that were scored.
+    pub selected_files: usize,
+    /// Whether files that match were not scored.
+    pub candidate_truncated: bool,
+    /// Files that were read.
+    pub read_files: u64,
+    /// Files that could not be read.
+    pub failed_reads: u64,
+    /// Files left out for their size.
+    pub oversized_files: u64,
+    /// Files left out for a NUL in them.
+    pub binary_files: u64,
+    /// Links, which are not followed.
+    pub links: u64,
+    /// Files of which only the first passages were scored.
+    pub cut_files: u64,
+    /// Bytes of text read.
+    pub scanned_bytes: u64,
+    /// Passages scored.
+    pub scored_passages: usize,
+}
+
+/// Ranks what the walk yields.
+pub fn rank(
+    files: &dyn Files,
+    walk: &mut dyn Iterator<Item = FolderEntry>,
+    query: &Query,
+    options: &PassageOptions,
+    stop: &Stop,
+) -> (Vec<Passage>, RankingFacts) {
+    let mut corpus = Corpus::default();
+    let new_worker = || {
+        let mut text = Vec::new();
+        move |entry: &FolderEntry| examine(files, entry, query, &mut text, stop)
+    };
+    let wanted = |entry: &FolderEntry| match &options.include {
+        Some(pattern) => pattern.matches(&entry.path, &options.start),
+        None => true,
+    };
+    let mut walk = walk.filter(wanted);
+    scan(&mut walk, stop, &new_worker, |examined| {
+        corpus.take(query, examined);
+        ControlFlow::Continue(())
+    });
+    corpus.best(files, query, options, stop)
+}
+
+/// What became of one file.
+enum Examined {
+    Read { path: WorkspacePath, passages: usize, bytes: u64, evidence: Option<Box<FileEvidence>> },
+    Oversized,
+    Binary,
+    Failed,
+    Gone,
+    Link,
+}
+
+fn examine(files: &dyn Files, entry: &FolderEntry, query: &Query, text: &mut Vec<u8>, stop: &Stop) -> Examined {
+    if entry.kind == FileKind::Link {
+        return Examined::Link;
+    }
+    match read_text(files, &entry.path, text, stop) {
+        Ok(true) => {}
+        Ok(false) => return Examined::Binary,
+        Err(ReadError::Oversized) => return Examined::Oversized,
+        Err(ReadError::Gone) => return Examined::Gone,
+        Err(ReadError::Failed) => return Examined::Failed,
+    }
+    let (passages, evidence) = query.examine(&entry.path.to_string(), text);
+    let evidence = evidence.map(Box::new);
+    Examined::Read { path: entry.path.clone(), passages, bytes: text.len() as u64, evidence }
+}
+
+enum ReadError {
+    Oversized,
+    Gone,
+    Failed,
+}
+
+/// Reads a whole file as text; false when it is binary.
+fn read_text(files: &dyn Files, path: &WorkspacePath, text: &mut Vec<u8>, stop: &Stop) -> Result<bool, ReadError> {
+    text.clear();
+    let file = match files.open(path) {
+        Ok(file) => file,
+        Err(FileError::NotFound { .. }) => return Err(ReadError::Gone),
+        Err(_) => return Err(ReadError::Failed),
+    };
+    if file.stat().size_bytes > FILE_BYTES_MAX {
+        return Err(ReadError::Oversized);
+    }
+    let mut reader = TextReader::open(file, AtNul::End, stop.clone()).map_err(|_| ReadError::Failed)?;
+    // UTF-16 may grow, and a file may grow while it is read.
+    reader.by_ref().take(FILE_BYTES_MAX + 1).read_to_end(text).map_err(|_| ReadError::Failed)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(ReadError::Oversized);
+    }
+    Ok(reader.facts().binary_at_byte.is_none())
+}
+
+/// The files that hold a word of the query.
+#[derive(Default)]
+struct Corpus {
+    kept: Vec<(WorkspacePath, Box<FileEvidence>)>,
+    totals: Totals,
+    facts: RankingFacts,
+}
+
+impl Corpus {
+    fn take(&mut self, query: &Query, examined: Examined) {
+        match examined {
+            Examined::Oversized => self.facts.oversized_files += 1,
+            Examined::Binary => self.facts.binary_files += 1,
+            Examined::Failed => self.facts.failed_reads += 1,
+            Examined::Link => self.facts.links += 1,
+            Examined::Gone => {}
+            Examined::Read { path, passages, bytes, evidence } => {
+                self.facts.read_files += 1;
+                self.facts.scanned_bytes += bytes;
+                self.totals.add(passages, bytes, evidence.as_deref());
+                let Some(evidence) = evidence else { return };
+                self.facts.matching_files += 1;
+                self.kept.push((path, evidence));
+                if self.kept.len() >= KEPT_FILES_MAX {
+                    self.keep_the_promising(query, KEPT_FILES_MAX / 2, u64::MAX);
+                }
+            }
+        }
+    }
+
+    /// Drops all but the most promising files; what is left is again in path order.
+    fn keep_the_promising(&mut self, query: &Query, files_max: usize, bytes_max: u64) {
+        let rarity = self.totals.rarity(query.terms().len());
+        let mut promises: Vec<(f64, usize)> =
+            self.kept.iter().enumerate().map(|(at, (_, evidence))| (query.promise(evidence, &rarity), at)).collect();
+        promises.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+        let mut bytes = 0;
+        let mut stays = vec![false; self.kept.len()];
+        for (_, at) in promises.into_iter().take(files_max) {
+            bytes += self.kept[at].1.bytes;
+            if bytes > bytes_max {
+                break;
+            }
+            stays[at] = true;
+        }
+        let mut at = 0;
+        self.kept.retain(|_| {
+            at += 1;
+            stays[at - 1]
+        });
+    }
+
+    fn best(
+        mut self,
+        files: &dyn Files,
+        query: &Query,
+        options: &PassageOptions,
+        stop: &Stop,
+    ) -> (Vec<Passage>, RankingFacts) {
+        self.keep_the_promising(query, CORPUS_FILES_MAX, CORPUS_BYTES_MAX);
+        let rarity = self.totals.rarity(query.terms().len());
+        let evidence: Vec<&FileEvidence> = self.kept.iter().map(|(_, evidence)| evidence.as_ref()).collect();
+        let mut scored = query.score(&evidence, &rarity, &self.totals);
+        scored.sort_by(|one, other| {
+            let place = (one.file, one.passage).cmp(&(other.file, other.passage));
+            other.score.total_cmp(&one.score).then(place)
+        });
+        self.facts.selected_files = self.kept.len();
+        self.facts.candidate_truncated = self.facts.matching_files > self.kept.len();
+        self.facts.cut_files = evidence.iter().filter(|evidence| evidence.cut).count() as u64;
+        self.facts.scored_passages = scored.len();
+        let mut per_file = vec![0_usize; self.kept.len()];
+        let mut passages = Vec::new();
+        let mut text = Vec::new();
+        for result in scored {
+            if passages.len() == options.limit || stop.is_given() {
+                break;
+            }
+            if per_file[result.file] == RESULTS_PER_FILE_MAX {
+                continue;
+            }
+            per_file[result.file] += 1;
+            let path = &self.kept[result.file].0;
+            // It was readable a moment ago; when it is not now, the next best takes its place.
+            if matches!(read_text(files, path, &mut text, stop), Ok(true)) {
+                passages.extend(cut_out(path, &text, result.passage, query, &rarity, options.context, result.score));
+            }
+        }
+        (passages, self.facts)
+    }
+}
+
+/// The part of a passage to show; none when the file has become shorter than that.
+fn cut_out(
+    path: &WorkspacePath,
+    text: &[u8],
+    passage: usize,
+    query: &Query,
+    rarity: &[f64],
+    context: usize,
+    score: f64,
+) -> Option<Passage> {
+    let body = text.strip_suffix(b"\n").unwrap_or(text);
+    let first = passage * PASSAGE_LINES;
+    let lines: Vec<&[u8]> = body.split(|byte| *byte == b'\n').skip(first).take(PASSAGE_LINES).collect();
+    if lines.is_empty() {
+        return None;
+    }
+    let printed = path.to_string();
+    let weights: Vec<f64> =
+        lines.iter().map(|line| query.line_weight(&String::from_utf8_lossy(line), &printed, rarity)).collect();
+    let (from, to) = window(&weights, context);
+    Some(Passage {
+        path: path.clone(),
+        lines: (first + 1, first + lines.len()),
+        score,
+        shown_from: first + from + 1,
+        shown: lines[from..to].iter().map(|line| clamp_to(line, 0, SHOWN_LINE_BYTES_MAX)).collect(),
+    })
+}
+
+/// The range of lines to show: the densest group of telling lines, with lines around it.
+fn window(weights: &[f64], context: usize) -> (usize, usize) {
+    let group_max = WINDOW_LINES_MAX.saturating_sub(2 * context).max(1);
+    // Weight counts, and so does being close together.
+    let density = |from: usize, to: usize| {
+        let sum: f64 = weights[from..to].iter().sum();
+        sum / ((to - from) as f64 + 4.0)
+    };
+    let mut best = (0, 1.min(weights.len()));
+    for from in 0..weights.len() {
+        if weights[from] == 0.0 {
+            continue;
+        }
+        for to in from + 1..=weights.len().min(from + group_max) {
+            if weights[to - 1] > 0.0 && density(from, to) > density(best.0, best.1) {
+                best = (from, to);
+            }
+        }
+    }
+    let from = best.0.saturating_sub(context);
+    let least = from + (2 * context + 1).min(WINDOW_LINES_MAX);
+    (from, (best.1 + context).max(least).min(from + WINDOW_LINES_MAX).min(weights.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CORPUS_FILES_MAX, Passage, PassageOptions, RankingFacts, WINDOW_LINES_MAX, rank, window};
+    use crate::search::bm25::Query;
+    use crate::search::stop::Stop;
+    use crate::search::twin::{TreeTwin, at};
+    use crate::search::walk::{Walk, WalkOptions};
+
+    fn ranked(twin: &TreeTwin, query: &str, limit: usize) -> (Vec<Passage>, RankingFacts) {
+        let mut walk = Walk::start(twin, &at("."), WalkOptions::default()).unwrap();
+        let options = PassageOptions { start: at("."), include: None, limit, context: 2 };
+        rank(twin, &mut walk, &Query::new(query).unwrap(), &options, &Stop::default())
+    }
+
+    #[test]
+    fn candidates_are_chosen_by_content_not_by_name() {
+        let twin = TreeTwin::default();
+        for n in 0..CORPUS_FILES_MAX * 2 {
+            twin.put(&format!("a{n:04}.rs"), b"fn common() {}\n");
+        }
+        twin.put("zz/last.rs", b"fn common_needle() {}\n");
+        twin.put("zz/none.rs", b"fn other() {}\n");
+        let (passages, facts) = ranked(&twin, "common needle", 10);
+        assert_eq!(passages[0].path.to_string(), "zz/last.rs");
+        assert_eq!((facts.matching_files, facts.selected_files), (CORPUS_FILES_MAX * 2 + 1, CORPUS_FILES_MAX));
+        assert!(facts.candidate_truncated);
+        assert_eq!(passages.len(), 10);
+        // Equal scores are ordered by path.
+        assert!(passages[1..].is_sorted_by(|one, other| one.path < other.path));
+    }
+
+    #[test]
+    fn limits_of_a_file_are_told() {
+        let twin = TreeTwin::default();
+        twin.put("big", &b"needle\n".repeat(80_000));
+        twin.put("binary", b"needle\0");
+        twin.refuse("closed");
+        twin.link("link", "small");
+        twin.put("small", &b"needle\n\n".repeat(200));
+        let (passages, facts) = ranked(&twin, "needle", 10);
+        assert_eq!((facts.oversized_files, facts.binary_files, facts.failed_reads, facts.links), (1, 1, 1, 1));
+        // At most two passages of one file.
+        assert_eq!(passages.len(), 2);
+        assert!(passages.iter().all(|passage| passage.shown.len() <= WINDOW_LINES_MAX));
+    }
+
+    #[test]
+    fn the_window_holds_the_densest_lines() {
+        let mut weights = vec![0.0; 80];
+        weights[10] = 1.0;
+        weights[50] = 2.0;
+        weights[53] = 2.0;
+        assert_eq!(window(&weights, 2), (48, 56));
+        assert_eq!(window(&weights, 8), (42, 62));
+        assert_eq!(window(&[0.0, 0.0], 2), (0, 2));
+        assert_eq!(window(&[1.0], 0), (0, 1));
+        assert!(window(&[1.0; 80], 8).1 <= WINDOW_LINES_MAX);
+    }
+}

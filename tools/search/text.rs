@@ -1,0 +1,294 @@
+//! Reads a file as the text that a search looks at, in bounded memory whatever its size.
+//!
+//! A line ends at LF, everywhere and nowhere else; one CR before it belongs to the line end and is dropped, so
+//! `word$` means the same on both kinds of line end. UTF-16 with a byte-order mark is decoded. A NUL makes a file
+//! binary: the text ends there, unless the caller asked for all of it.
+
+use std::io::{self, Read};
+
+use encoding_rs::{Decoder, Encoding, UTF_8};
+
+use crate::effects::files::OpenFile;
+use crate::search::stop::Stop;
+
+/// Bytes read at once while decoding.
+const DECODE_BYTES: usize = 16 * 1024;
+/// Longest byte-order mark.
+const MARK_BYTES: usize = 3;
+
+/// What to do at a NUL byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtNul {
+    /// The text ends there, and the file counts as binary.
+    End,
+    /// It is a byte like any other.
+    Keep,
+}
+
+/// What was learnt about a file while it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TextFacts {
+    /// Offset of the first NUL in the text, when the text ended there.
+    pub binary_at_byte: Option<u64>,
+    /// The encoding that was decoded, when it is not UTF-8.
+    pub decoded: Option<&'static str>,
+    /// Bytes of text handed over.
+    pub text_bytes: u64,
+}
+
+/// A reader of the text of one file.
+pub struct TextReader {
+    source: Source,
+    /// Bytes that were read but not handed over: the start of the file, or one that followed a CR.
+    ahead: Vec<u8>,
+    stop: Stop,
+    at_nul: AtNul,
+    facts: TextFacts,
+    /// A CR at the end of the last buffer, held back until the next byte is known.
+    held_cr: bool,
+    ended: bool,
+}
+
+enum Source {
+    Plain(Box<dyn OpenFile>),
+    Utf16(Box<Utf16>),
+}
+
+impl TextReader {
+    /// Looks at the mark at the start of the file and gets ready to read.
+    ///
+    /// # Errors
+    /// What the file says to the first read.
+    pub fn open(mut file: Box<dyn OpenFile>, at_nul: AtNul, stop: Stop) -> io::Result<Self> {
+        let mut start = [0; MARK_BYTES];
+        let mut filled = 0;
+        while filled < MARK_BYTES {
+            match read_on(file.as_mut(), &mut start[filled..])? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        let (encoding, mark_bytes) = Encoding::for_bom(&start[..filled]).unwrap_or((UTF_8, 0));
+        let ahead = start[mark_bytes..filled].to_vec();
+        let mut facts = TextFacts::default();
+        let (source, ahead) = if encoding == UTF_8 {
+            (Source::Plain(file), ahead)
+        } else {
+            facts.decoded = Some(encoding.name());
+            (Source::Utf16(Box::new(Utf16::new(file, encoding, ahead))), Vec::new())
+        };
+        Ok(Self { source, ahead, stop, at_nul, facts, held_cr: false, ended: false })
+    }
+
+    /// What is known so far.
+    pub fn facts(&self) -> TextFacts {
+        self.facts
+    }
+
+    /// Bytes as they come, before line ends and NULs are looked at.
+    fn pull(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.stop.is_given() {
+            return Err(io::Error::other("the search was stopped"));
+        }
+        let count = buffer.len().min(self.ahead.len());
+        buffer[..count].copy_from_slice(&self.ahead[..count]);
+        self.ahead.drain(..count);
+        if count == buffer.len() {
+            return Ok(count);
+        }
+        let more = match &mut self.source {
+            Source::Plain(file) => read_on(file.as_mut(), &mut buffer[count..])?,
+            Source::Utf16(utf16) => utf16.read(&mut buffer[count..])?,
+        };
+        Ok(count + more)
+    }
+
+    /// Drops every CR before an LF in `buffer[..count]` and ends the text at a NUL; returns what is left.
+    fn settle(&mut self, buffer: &mut [u8], count: usize) -> usize {
+        let Some(first) = memchr::memchr2(b'\0', b'\r', &buffer[..count]) else {
+            return count;
+        };
+        let (mut read_at, mut write_at) = (first, first);
+        loop {
+            let here = memchr::memchr2(b'\0', b'\r', &buffer[read_at..count]).map_or(count, |at| read_at + at);
+            buffer.copy_within(read_at..here, write_at);
+            write_at += here - read_at;
+            if here == count {
+                return write_at;
+            }
+            if buffer[here] == b'\0' && self.at_nul == AtNul::End {
+                self.facts.binary_at_byte = Some(self.facts.text_bytes + write_at as u64);
+                self.ended = true;
+                return write_at;
+            }
+            if buffer[here] == b'\r' && here + 1 == count {
+                self.held_cr = true;
+                return write_at;
+            }
+            if buffer[here] == b'\0' || buffer[here + 1] != b'\n' {
+                buffer[write_at] = buffer[here];
+                write_at += 1;
+            }
+            read_at = here + 1;
+        }
+    }
+
+    /// One byte out while a CR is held: the CR, unless an LF follows it.
+    fn read_after_cr(&mut self) -> io::Result<u8> {
+        let mut next = [0; 1];
+        Ok(match (self.pull(&mut next)?, next[0]) {
+            (0, _) => {
+                self.ended = true;
+                b'\r'
+            }
+            (_, b'\n') => b'\n',
+            (_, other) => {
+                self.ahead.insert(0, other);
+                b'\r'
+            }
+        })
+    }
+}
+
+impl Read for TextReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        while !self.ended {
+            let held = usize::from(std::mem::take(&mut self.held_cr));
+            if held == 1 && buffer.len() == 1 {
+                buffer[0] = self.read_after_cr()?;
+                self.facts.text_bytes += 1;
+                return Ok(1);
+            }
+            if held == 1 {
+                buffer[0] = b'\r';
+            }
+            let count = self.pull(&mut buffer[held..])?;
+            let left = if count == 0 {
+                self.ended = true;
+                held
+            } else {
+                self.settle(buffer, held + count)
+            };
+            self.facts.text_bytes += left as u64;
+            if left > 0 {
+                return Ok(left);
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// UTF-16 on its way to UTF-8.
+struct Utf16 {
+    file: Box<dyn OpenFile>,
+    decoder: Decoder,
+    /// Read and not yet decoded.
+    raw: Vec<u8>,
+    /// Decoded and not yet handed over, from `text_at` on.
+    text: Vec<u8>,
+    text_at: usize,
+    finished: bool,
+}
+
+impl Utf16 {
+    fn new(file: Box<dyn OpenFile>, encoding: &'static Encoding, raw: Vec<u8>) -> Self {
+        let decoder = encoding.new_decoder_without_bom_handling();
+        Self { file, decoder, raw, text: Vec::new(), text_at: 0, finished: false }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.text_at == self.text.len() && !self.finished {
+            self.decode_more()?;
+        }
+        let count = buffer.len().min(self.text.len() - self.text_at);
+        buffer[..count].copy_from_slice(&self.text[self.text_at..self.text_at + count]);
+        self.text_at += count;
+        Ok(count)
+    }
+
+    fn decode_more(&mut self) -> io::Result<()> {
+        let filled = self.raw.len();
+        self.raw.resize(filled + DECODE_BYTES, 0);
+        let count = read_on(self.file.as_mut(), &mut self.raw[filled..])?;
+        self.raw.truncate(filled + count);
+        self.finished = count == 0;
+        // Two bytes of UTF-16 make at most three of UTF-8; what a cut pair needs comes on top.
+        self.text.resize(self.raw.len() * 3 + 16, 0);
+        self.text_at = 0;
+        let (_, _, written, _) = self.decoder.decode_to_utf8(&self.raw, &mut self.text, self.finished);
+        self.text.truncate(written);
+        self.raw.clear();
+        Ok(())
+    }
+}
+
+fn read_on(file: &mut dyn OpenFile, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match file.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::{AtNul, TextFacts, TextReader};
+    use crate::search::stop::Stop;
+    use crate::search::twin::open_bytes;
+
+    fn text(bytes: &[u8], at_nul: AtNul, step: usize) -> (Vec<u8>, TextFacts) {
+        let mut reader = TextReader::open(open_bytes(bytes), at_nul, Stop::default()).unwrap();
+        let (mut all, mut buffer) = (Vec::new(), vec![0; step]);
+        loop {
+            match reader.read(&mut buffer).unwrap() {
+                0 => return (all, reader.facts()),
+                count => all.extend_from_slice(&buffer[..count]),
+            }
+        }
+    }
+
+    #[test]
+    fn line_ends_are_the_same_at_any_buffer_size() {
+        let cases: [(&[u8], &[u8]); 8] = [
+            (b"a\r\nb\r\n", b"a\nb\n"),
+            (b"a\rb\r\r\nc\r", b"a\rb\r\nc\r"),
+            (b"\r\n", b"\n"),
+            (b"\r", b"\r"),
+            (b"", b""),
+            (b"\xef\xbb\xbfx\r\n", b"x\n"),
+            (b"\xff\xfea\0\r\0\n\0", b"a\n"),
+            (b"\xfe\xff\0a\0\r\0\n\xd8\x3d\xde\x00", "a\n😀".as_bytes()),
+        ];
+        for (bytes, expected) in cases {
+            for step in 1..9 {
+                assert_eq!(text(bytes, AtNul::End, step).0, expected, "{bytes:?} by {step}");
+            }
+        }
+        assert_eq!(text(b"\xff\xfea\0", AtNul::End, 9).1.decoded, Some("UTF-16LE"));
+    }
+
+    // Case C080: the text before a NUL is there, and the place of the NUL is known.
+    #[test]
+    fn a_nul_ends_the_text_or_is_kept() {
+        for step in 1..9 {
+            let (bytes, facts) = text(b"one\r\n\0two\r\n", AtNul::End, step);
+            assert_eq!((bytes.as_slice(), facts.binary_at_byte), (&b"one\n"[..], Some(4)), "by {step}");
+            let (bytes, facts) = text(b"one\r\n\0two\r\n\0", AtNul::Keep, step);
+            assert_eq!((bytes.as_slice(), facts.binary_at_byte), (&b"one\n\0two\n\0"[..], None), "by {step}");
+        }
+    }
+
+    #[test]
+    fn a_stopped_search_reads_no_further() {
+        let (stop, guard) = Stop::new(crate::cancellation::Cancellation::new());
+        let mut reader = TextReader::open(open_bytes(b"text"), AtNul::End, stop).unwrap();
+        drop(guard);
+        assert!(reader.read(&mut [0; 8]).is_err());
+    }
+}
