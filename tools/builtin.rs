@@ -5,6 +5,7 @@ mod nested;
 mod reach;
 mod target;
 
+pub mod bash;
 pub mod batch;
 pub mod edit;
 pub mod ls;

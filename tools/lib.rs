@@ -8,12 +8,14 @@ pub mod cancellation;
 pub mod digest;
 pub mod ids;
 pub mod pagination;
+pub mod screen_text;
 pub mod text;
 pub mod workspace_path;
 
 pub mod effects;
 pub mod outcome;
 
+pub mod capture;
 pub mod declaration;
 pub mod schema;
 pub mod workspace;

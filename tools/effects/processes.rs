@@ -1,7 +1,12 @@
 //! The processes port: run one command to its end, hand out its bytes as they come, leave nothing behind.
 //!
-//! A command gets its own session and process group, no controlling terminal, exactly the environment given, and
-//! the null device (or exactly the bytes given) as standard input.
+//! A command gets a process group of its own, exactly the environment given, and the null device (or exactly the
+//! bytes given) as standard input. Only the port stands here; the real side is [`system::SystemProcesses`].
+
+#[cfg(test)]
+pub(crate) mod marked;
+mod pipes;
+pub mod system;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,7 +33,7 @@ pub trait Processes: Send + Sync {
 /// What to run. Nothing is inherited that does not stand here.
 #[derive(Debug, Clone)]
 pub struct CommandSpec {
-    /// The program, found along the `PATH` of `env`.
+    /// The program: a path, or a name that is found along the absolute folders in the `PATH` of `environment`.
     pub program: String,
     /// Its arguments.
     pub arguments: Vec<String>,
@@ -93,6 +98,14 @@ pub enum ProcessStatus {
 /// Why a command could not be run.
 #[derive(Debug, Error)]
 pub enum ProcessError {
+    /// The working directory is not there (any more); another one can be tried.
+    #[error("there is no folder {} to run {program} in", .folder.display())]
+    Folder {
+        /// The program.
+        program: String,
+        /// The missing folder.
+        folder: PathBuf,
+    },
     /// The program could not be started.
     #[error("cannot start {program}: {source}")]
     Start {

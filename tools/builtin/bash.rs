@@ -1,0 +1,443 @@
+//! `bash`: runs one command line in the workspace and tells how it went.
+//!
+//! The command runs through the workspace's command runner alone, so that the runtime can put it under a supervised
+//! node. It ends when the shell ends, or at the time-out, or when the call is cancelled, and never later than a
+//! named span after that; what was printed before is always in the result. Its environment is what the host handed
+//! in (see [`allowed_environment`]) and what the call adds; nothing is kept between calls, so no `cd` and no
+//! `export` of one call can disturb another.
+
+mod environment;
+mod recorder;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use nix::sys::signal::Signal;
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+use self::environment::{Additions, quoted};
+use self::recorder::Recorder;
+use super::reach::{self, Step, fault, wrong};
+use crate::cancellation::{CancelReason, Cancellation};
+use crate::capture::{CaptureReport, StreamCount};
+use crate::context::ToolContext;
+use crate::effects::files::{FileError, FileKind, Links};
+use crate::effects::processes::{CommandSpec, ProcessEnd, ProcessError, ProcessStatus};
+use crate::ids::ToolName;
+use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
+use crate::tool::{Capabilities, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::workspace::Commands;
+use crate::workspace_path::PATH_BYTES_MAX;
+
+/// Longest command line, in bytes: Linux takes no longer argument, its closing NUL included.
+pub const COMMAND_BYTES_MAX: usize = 128 * 1024 - 1;
+/// Longest standard input, in bytes.
+pub const STDIN_BYTES_MAX: usize = 1024 * 1024;
+/// The time-out when none is given, in milliseconds.
+pub const TIMEOUT_MS_DEFAULT: u64 = 120_000;
+/// The shortest time-out; a shorter one is raised to it.
+pub const TIMEOUT_MS_MIN: u64 = 1000;
+/// The longest time-out; a longer one is lowered to it.
+pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
+/// From TERM to KILL.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long output of background children is awaited when the shell has ended.
+const DRAIN: Duration = Duration::from_millis(200);
+/// How long a runner may take to report the end of a command that it was told to stop, before it is dropped.
+const SETTLE: Duration = Duration::from_secs(10);
+/// The shortest span between two deltas.
+const DELTA_PAUSE: Duration = Duration::from_millis(50);
+/// Most folders tried upwards from a working directory that is gone.
+const ANCESTORS_MAX: usize = 256;
+
+/// The tool.
+pub struct BashTool {
+    spec: ToolSpec,
+    environment: BTreeMap<String, String>,
+}
+
+impl BashTool {
+    /// A shell whose commands see exactly this environment, besides a few fixed settings and what a call adds.
+    pub fn new(environment: BTreeMap<String, String>) -> Self {
+        Self { spec: spec(), environment }
+    }
+}
+
+/// What a command may see of the environment of this process: the variables on a short list, and none whose name
+/// looks like that of a secret.
+pub fn allowed_environment(variables: impl IntoIterator<Item = (String, String)>) -> BTreeMap<String, String> {
+    variables.into_iter().filter(|(name, value)| environment::is_allowed(name, value)).collect()
+}
+
+fn spec() -> ToolSpec {
+    ToolSpec {
+        name: ToolName::new("bash"),
+        description:
+            "Run a command line with bash in the workspace and get what it printed (standard output and error \
+            together, in order of arrival) and its exit code. Every call is a new shell: use cwd rather than cd, and \
+            env rather than export, for nothing stays for the next call. Nobody can type: standard input is empty \
+            unless stdin gives it. What still runs in the background when the shell ends is stopped. Of long output \
+            the start and the end are kept, so send what you need whole to a file or through grep, head or tail. \
+            Prefer read, search, edit and ls over cat, grep, sed and find."
+                .into(),
+        parameters: json!({
+            "type": "object",
+            "additionalProperties": false,
+            "required": ["command"],
+            "properties": {
+                "command": {
+                    "type": "string", "minLength": 1,
+                    "description": "The command line, as for bash -c.",
+                },
+                "timeout": {
+                    "type": "integer", "minimum": 0, "default": TIMEOUT_MS_DEFAULT,
+                    "description": "Milliseconds until the command is stopped; 1000 to 3600000.",
+                },
+                "cwd": {
+                    "type": "string", "minLength": 1, "maxLength": PATH_BYTES_MAX, "default": ".",
+                    "description": "The folder to run in, inside the workspace.",
+                },
+                "stdin": {
+                    "type": "string",
+                    "description": "Text for standard input, then end of file.",
+                },
+                "env": {
+                    "type": "object", "additionalProperties": {"type": "string"},
+                    "maxProperties": environment::ADDITIONS_MAX,
+                    "description": "Variables to add to the environment of this call.",
+                },
+            },
+        }),
+        model_parameters: None,
+        model_visible: true,
+        lane: Lane::Execute,
+        needs: Needs { exec: true, ..Needs::default() },
+    }
+}
+
+impl Tool for BashTool {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn capabilities(&self, _arguments: &Value) -> Capabilities {
+        Capabilities { cancellation_safe: true, ..Capabilities::conservative() }
+    }
+
+    /// The command line. Added variables can change what it does, so they stand before it as the `export` they
+    /// amount to.
+    fn subject(&self, arguments: &Value) -> Subject {
+        let command = arguments.get("command").and_then(Value::as_str).unwrap_or_default();
+        let mut line = String::new();
+        for (name, value) in arguments.get("env").and_then(Value::as_object).into_iter().flatten() {
+            line.push_str(&format!("export {name}={}\n", quoted(value.as_str().unwrap_or_default())));
+        }
+        Subject::Command(line + command)
+    }
+
+    fn call<'a>(&'a self, ctx: &'a ToolContext, arguments: Value) -> ToolFuture<'a> {
+        Box::pin(async move {
+            match self.prepare(ctx, &arguments) {
+                Ok(request) => request.run(ctx).await,
+                Err(refusal) => *refusal,
+            }
+        })
+    }
+}
+
+impl BashTool {
+    /// Checks everything that can be known before anything runs.
+    fn prepare(&self, ctx: &ToolContext, arguments: &Value) -> Step<Request> {
+        let Some(commands) = ctx.workspace.commands() else {
+            return Err(unsupported("commands cannot be run in this workspace; use its other tools"));
+        };
+        if let Some(reason) = ctx.cancel.reason() {
+            return Err(reach::ended("bash", reason));
+        }
+        let text = |name: &str| arguments.get(name).and_then(Value::as_str);
+        let command = text("command").unwrap_or_default();
+        if command.trim().is_empty() {
+            return Err(wrong("command is empty; give a command line"));
+        }
+        if command.contains('\0') {
+            return Err(wrong("command holds a NUL character, which no command line can; write it as \\0 for printf"));
+        }
+        if command.len() > COMMAND_BYTES_MAX {
+            return Err(wrong(format!(
+                "command has {} bytes and at most {COMMAND_BYTES_MAX} are taken; write a script file and run that, or use stdin",
+                command.len()
+            )));
+        }
+        let stdin = text("stdin");
+        if let Some(bytes) = stdin.map(str::len).filter(|bytes| *bytes > STDIN_BYTES_MAX) {
+            return Err(wrong(format!(
+                "stdin has {bytes} bytes and at most {STDIN_BYTES_MAX} are taken; write a file and redirect it"
+            )));
+        }
+        let additions = Additions::from_arguments(arguments).map_err(wrong)?;
+        let spec = CommandSpec {
+            program: "bash".into(),
+            // Neither start-up files nor a command that begins with a dash may change what is run.
+            arguments: ["--noprofile", "--norc", "-c", "--", command].map(str::to_owned).to_vec(),
+            environment: additions.over(&self.environment),
+            folder: folder(ctx, commands, text("cwd"))?,
+            stdin: stdin.map(|text| text.as_bytes().to_vec()),
+            grace: GRACE,
+            drain: DRAIN,
+        };
+        Ok(Request { commands: commands.clone(), spec, timeout: Timeout::from_arguments(arguments) })
+    }
+}
+
+/// The folder on this machine that a call runs in.
+fn folder(ctx: &ToolContext, commands: &Commands, cwd: Option<&str>) -> Step<PathBuf> {
+    let Some(cwd) = cwd else { return Ok(commands.folder.clone()) };
+    let files = ctx.workspace.files();
+    let path = files.canonical(&reach::path(ctx, cwd)?).map_err(|error| fault(&error))?;
+    match files.stat(&path, Links::Follow) {
+        Ok(stat) if stat.kind != FileKind::Folder => Err(wrong(format!("cwd: {path} is not a folder"))),
+        // One that is gone is looked for again when the command starts, for it may go at any moment.
+        Ok(_) | Err(FileError::NotFound { .. }) => Ok(commands.folder.join(path.as_path())),
+        Err(error) => Err(fault(&error)),
+    }
+}
+
+/// The span after which a command is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Timeout {
+    requested_ms: u64,
+    applied_ms: u64,
+}
+
+impl Timeout {
+    fn from_arguments(arguments: &Value) -> Self {
+        let requested_ms = match arguments.get("timeout") {
+            // A whole number may be written as 1e6: the conversion saturates.
+            Some(value) => value.as_u64().or_else(|| value.as_f64().map(|ms| ms as u64)).unwrap_or(TIMEOUT_MS_DEFAULT),
+            None => TIMEOUT_MS_DEFAULT,
+        };
+        Self { requested_ms, applied_ms: requested_ms.clamp(TIMEOUT_MS_MIN, TIMEOUT_MS_MAX) }
+    }
+}
+
+/// One checked call.
+struct Request {
+    commands: Commands,
+    spec: CommandSpec,
+    timeout: Timeout,
+}
+
+/// How a run went, as far as it is known.
+struct Run {
+    end: Result<ProcessEnd, ProcessError>,
+    stopped: Option<CancelReason>,
+    /// Where it ran instead, when the working directory was gone.
+    moved_to: Option<PathBuf>,
+}
+
+impl Request {
+    async fn run(self, ctx: &ToolContext) -> ToolOutcome {
+        let recorder = Arc::new(Recorder::default());
+        let run = self.run_in_some_folder(ctx, &recorder).await;
+        recorder.flush(ctx.progress.as_ref());
+        let (text, report) = recorder.finish();
+        self.outcome(&run, text, &report)
+    }
+
+    /// Runs the command in its folder or, when that is gone, in the nearest one above it that is there.
+    async fn run_in_some_folder(&self, ctx: &ToolContext, recorder: &Arc<Recorder>) -> Run {
+        let stop = Cancellation::new();
+        let mut deadline = pin!(sleep(Duration::from_millis(self.timeout.applied_ms)));
+        let mut folders = self.spec.folder.ancestors().take(ANCESTORS_MAX);
+        let mut moved_to = None;
+        let mut folder = folders.next().unwrap_or(&self.spec.folder);
+        loop {
+            let spec = CommandSpec { folder: folder.to_owned(), ..self.spec.clone() };
+            let running = self.commands.processes.run(spec, Arc::clone(recorder) as _, stop.clone());
+            let end = self.attend(ctx, running, &stop, deadline.as_mut(), recorder).await;
+            match (&end, folders.next()) {
+                (Err(ProcessError::Folder { .. }), Some(above)) => {
+                    folder = above;
+                    moved_to = Some(above.to_owned());
+                }
+                _ => return Run { end, stopped: stop.reason().cloned(), moved_to },
+            }
+        }
+    }
+
+    /// Waits for the end of a run; meanwhile passes on its output, the time-out and a cancel.
+    async fn attend(
+        &self,
+        ctx: &ToolContext,
+        mut running: BoxFuture<'static, Result<ProcessEnd, ProcessError>>,
+        stop: &Cancellation,
+        mut deadline: Pin<&mut Sleep>,
+        recorder: &Recorder,
+    ) -> Result<ProcessEnd, ProcessError> {
+        let mut overdue = pin!(sleep_until(Instant::now()));
+        let mut flush = pin!(sleep_until(Instant::now()));
+        let mut flush_due = false;
+        loop {
+            let stopping = stop.is_cancelled();
+            let reason = tokio::select! { biased;
+                end = &mut running => return end,
+                reason = ctx.cancel.cancelled(), if !stopping => reason,
+                () = deadline.as_mut(), if !stopping => CancelReason::Deadline { timeout_ms: self.timeout.applied_ms },
+                () = overdue.as_mut(), if stopping => {
+                    // Dropping the run kills what it still holds.
+                    let reason = "its end was not reported in time after it was told to stop".to_owned();
+                    return Err(ProcessError::Unsupervised { program: self.spec.program.clone(), reason });
+                }
+                () = flush.as_mut(), if flush_due => {
+                    flush_due = false;
+                    recorder.flush(ctx.progress.as_ref());
+                    flush.as_mut().reset(Instant::now() + DELTA_PAUSE);
+                    continue;
+                }
+                () = recorder.news(), if !flush_due => {
+                    flush_due = true;
+                    continue;
+                }
+            };
+            overdue.as_mut().reset(Instant::now() + self.spec.grace + SETTLE);
+            stop.cancel(reason);
+        }
+    }
+
+    fn outcome(&self, run: &Run, text: String, report: &CaptureReport) -> ToolOutcome {
+        let stopped = run.end.as_ref().map_or(run.stopped.as_ref(), |end| end.stopped.as_ref());
+        let ended = match (stopped, &run.end) {
+            (Some(reason), _) => ToolOutcome::ended_early("bash", reason),
+            (None, Ok(end)) => of_status(end.status),
+            (None, Err(error)) => of_error(error),
+        };
+        let mut output = text;
+        for notice in self.notices(run, &ended.output) {
+            if !output.is_empty() && !output.ends_with('\n') {
+                output.push('\n');
+            }
+            output.push_str(&format!("[{notice}]\n"));
+        }
+        let timed_out = matches!(ended.error, Some(ToolErrorKind::Timeout { .. }));
+        ToolOutcome { output, metadata: self.metadata(run, report, timed_out), trust: Trust::WorkspaceData, ..ended }
+    }
+
+    /// What the model must know besides the output, one line each.
+    fn notices(&self, run: &Run, ending: &str) -> Vec<String> {
+        let mut notices = Vec::new();
+        if let Some(folder) = &run.moved_to {
+            let gone = self.spec.folder.display();
+            notices
+                .push(format!("the folder {gone} is gone, so the working directory was reset to {}", folder.display()));
+        }
+        if !ending.is_empty() {
+            notices.push(ending.to_owned());
+        }
+        match &run.end {
+            Ok(end) if end.killed_background && end.stopped.is_none() => {
+                notices.push("what still ran in the background when the shell ended was stopped".into());
+            }
+            Ok(end) if end.output_held && !end.killed_background => {
+                notices.push("a process that left the group of this command held its output and may still run".into());
+            }
+            Ok(end) if end.status == ProcessStatus::Unknown => {
+                notices.push("the command was killed, but the system has not reported its end yet".into());
+            }
+            Err(error) if run.stopped.is_some() => notices.push(error.to_string()),
+            _ => {}
+        }
+        notices
+    }
+
+    fn metadata(&self, run: &Run, report: &CaptureReport, timed_out: bool) -> Map<String, Value> {
+        let stream = |count: StreamCount| json!({"total_bytes": count.total_bytes, "captured_bytes": count.kept_bytes});
+        let mut facts = Map::new();
+        let status = run.end.as_ref().map_or(ProcessStatus::Unknown, |end| end.status);
+        let code = if let ProcessStatus::Exited { code } = status { Some(code) } else { None };
+        facts.insert("exit_code".into(), json!(code));
+        if let ProcessStatus::Signalled { signal } = status {
+            facts.insert("signal".into(), json!(signal_name(signal)));
+        }
+        facts.insert("sandboxed".into(), json!(false));
+        facts.insert("timeout_ms".into(), json!(self.timeout.applied_ms));
+        if self.timeout.applied_ms != self.timeout.requested_ms {
+            facts.insert("timeout_clamped".into(), json!(true));
+            facts.insert("requested_timeout_ms".into(), json!(self.timeout.requested_ms));
+        }
+        facts.insert(
+            "output".into(),
+            json!({
+                "total_bytes": report.total_bytes(),
+                "captured_bytes": report.kept_bytes(),
+                "omitted_bytes": report.omitted_bytes(),
+                "truncated": report.is_truncated(),
+                "timed_out": timed_out,
+                "lossy": report.invalid_bytes > 0,
+                "invalid_bytes": report.invalid_bytes,
+                "clamped_lines": report.clamped_lines,
+                "stdout": stream(report.out),
+                "stderr": stream(report.err),
+            }),
+        );
+        if let Ok(end) = &run.end {
+            facts.insert("output_held".into(), json!(end.output_held));
+            facts.insert("background_killed".into(), json!(end.killed_background));
+        }
+        if let Some(folder) = &run.moved_to {
+            let (from, to) = (self.spec.folder.display().to_string(), folder.display().to_string());
+            facts.insert("cwd_reset".into(), json!({"from": from, "to": to}));
+        }
+        facts
+    }
+}
+
+/// The outcome of a command that ended by itself; its text is what to say of the ending.
+fn of_status(status: ProcessStatus) -> ToolOutcome {
+    match status {
+        ProcessStatus::Exited { code: 0 } => ToolOutcome::success(""),
+        ProcessStatus::Exited { code } => {
+            ToolOutcome { exit_code: code, ..ToolOutcome::failure(format!("exit code {code}")) }
+        }
+        // The number that a shell would give for it.
+        ProcessStatus::Signalled { signal } => {
+            ToolOutcome { exit_code: 128 + signal, ..ToolOutcome::failure(format!("ended by {}", signal_name(signal))) }
+        }
+        ProcessStatus::Unknown => ToolOutcome::failure("it is not known how the command ended"),
+    }
+}
+
+/// The outcome of a command that was not run, or not to its end.
+fn of_error(error: &ProcessError) -> ToolOutcome {
+    let text = error.to_string();
+    match error {
+        ProcessError::Folder { folder, .. } => {
+            ToolOutcome::error(ToolErrorKind::NotFound { path: folder.display().to_string() }, text)
+        }
+        ProcessError::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => *unsupported(
+            "there is no bash in the PATH that commands get here; the host has to install it or to extend that PATH",
+        ),
+        ProcessError::Start { source, .. } if source.kind() == io::ErrorKind::ArgumentListTooLong => {
+            ToolOutcome::invalid_argument(
+                "command and environment are too long together; write a script file and run it",
+            )
+        }
+        _ => ToolOutcome::failure(text),
+    }
+}
+
+fn unsupported(message: &str) -> Box<ToolOutcome> {
+    Box::new(ToolOutcome::error(ToolErrorKind::Unsupported { message: message.into() }, message))
+}
+
+fn signal_name(signal: i32) -> String {
+    Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |known| known.as_str().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

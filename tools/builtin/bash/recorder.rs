@@ -1,0 +1,126 @@
+//! Where the bytes of a running command go: into the capture, and on to whoever watches.
+//!
+//! A watcher gets text at the pace of the tool, not of the command: what is new waits here, bounded, until it is
+//! flushed. It is a view; the result is made from the capture alone.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::capture::{Capture, CaptureReport};
+use crate::context::Progress;
+use crate::effects::processes::{OutputSink, Stream};
+use crate::screen_text;
+
+/// Most bytes shown at once; what comes beyond it before the next flush is counted and not shown.
+const SHOWN_BYTES_MAX: usize = 16 * 1024;
+
+/// Records one command.
+#[derive(Debug, Default)]
+pub(super) struct Recorder {
+    state: Mutex<State>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    capture: Capture,
+    /// Whole characters that were not shown yet.
+    fresh: Vec<u8>,
+    unshown_bytes: usize,
+}
+
+impl OutputSink for Recorder {
+    fn push(&self, stream: Stream, bytes: &[u8]) {
+        let mut state = self.state();
+        let State { capture, fresh, unshown_bytes } = &mut *state;
+        let whole = capture.push(stream, bytes);
+        let end = if *unshown_bytes > 0 { 0 } else { shown_bytes(&whole, SHOWN_BYTES_MAX - fresh.len()) };
+        fresh.extend_from_slice(&whole[..end]);
+        *unshown_bytes += whole.len() - end;
+        drop(state);
+        self.news.notify_one();
+    }
+}
+
+impl Recorder {
+    /// Waits until there is something to flush.
+    pub(super) async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    /// Shows what is new, if anything is.
+    pub(super) fn flush(&self, progress: &dyn Progress) {
+        let (fresh, unshown_bytes) = {
+            let mut state = self.state();
+            (std::mem::take(&mut state.fresh), std::mem::take(&mut state.unshown_bytes))
+        };
+        let text = String::from_utf8_lossy(&fresh);
+        let mut text = screen_text::settled(&text).into_owned();
+        if unshown_bytes > 0 {
+            text.push_str(&format!("\n[… {unshown_bytes} bytes came too fast to be shown here …]\n"));
+        }
+        if !text.is_empty() {
+            progress.delta(&text);
+        }
+    }
+
+    /// The text for the model, and what became of the output. What comes later is lost.
+    pub(super) fn finish(&self) -> (String, CaptureReport) {
+        std::mem::take(&mut self.state().capture).finish()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many of these bytes fit in the room without a part of a character at the end.
+fn shown_bytes(bytes: &[u8], room: usize) -> usize {
+    if bytes.len() <= room {
+        return bytes.len();
+    }
+    match std::str::from_utf8(&bytes[..room]) {
+        Err(error) if error.error_len().is_none() => error.valid_up_to(),
+        _ => room,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::{Recorder, SHOWN_BYTES_MAX};
+    use crate::context::Progress;
+    use crate::effects::processes::{OutputSink as _, Stream::Out};
+
+    #[derive(Default)]
+    struct Shown(Mutex<Vec<String>>);
+
+    impl Progress for Shown {
+        fn delta(&self, text: &str) {
+            self.0.lock().unwrap().push(text.to_owned());
+        }
+    }
+
+    #[test]
+    fn deltas_are_whole_characters_and_bounded() {
+        let (recorder, shown) = (Recorder::default(), Shown::default());
+        recorder.flush(&shown);
+        recorder.push(Out, b"a\xe4\xb8");
+        recorder.flush(&shown);
+        recorder.push(Out, b"\xad\x1b[31mb");
+        recorder.flush(&shown);
+        recorder.push(Out, "é".repeat(SHOWN_BYTES_MAX).as_bytes());
+        recorder.push(Out, b"more");
+        recorder.flush(&shown);
+        let shown = shown.0.into_inner().unwrap();
+        assert_eq!(shown[..2], ["a", "中b"]);
+        assert_eq!(shown.len(), 3);
+        let unshown = SHOWN_BYTES_MAX + 4;
+        let expected =
+            format!("{}\n[… {unshown} bytes came too fast to be shown here …]\n", "é".repeat(SHOWN_BYTES_MAX / 2));
+        assert_eq!(shown[2], expected);
+        assert_eq!(recorder.finish().1.out.total_bytes as usize, 3 + 7 + 4 + 2 * SHOWN_BYTES_MAX);
+    }
+}
