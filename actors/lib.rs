@@ -39,14 +39,8 @@ pub mod journal;
 pub mod node;
 pub mod supervisor;
 
-<<<<<<< HEAD
 pub mod members;
 pub mod process_group;
-=======
-pub mod budget_ledger;
-pub mod bulkhead;
-pub mod confirmations;
->>>>>>> lanes
 
 #[cfg(test)]
 mod probe;
