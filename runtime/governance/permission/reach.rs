@@ -1,0 +1,226 @@
+//! Which paths a command line visibly names, and whether a path rule could touch them.
+//!
+//! Only what is written can be seen: a path that a program builds itself, or that a variable holds as a whole, is
+//! not. That is for the sandbox.
+
+use crate::governance::shell::{CommandLine, SimpleCommand, Word};
+
+/// Most folders that a line may change into before a relative path is followed no further.
+const FOLDERS_MAX: usize = 8;
+
+/// Most pairs of places in two globs that are compared; more counts as an overlap.
+const OVERLAP_STEPS_MAX: usize = 1 << 20;
+
+/// Commands that only read the files they are given, so that rules about writing are not for them.
+const READERS: [&str; 24] = [
+    "cat", "head", "tail", "grep", "egrep", "fgrep", "rg", "ls", "wc", "less", "more", "diff", "cmp", "stat", "file",
+    "sha256sum", "md5sum", "cut", "od", "xxd", "strings", "nl", "tac", "jq",
+];
+
+/// A path that a word names, or the glob of what it can become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Named {
+    /// This path, as written.
+    Path(String),
+    /// One of the paths that fit this glob.
+    Shape(String),
+}
+
+/// Whether the command only reads.
+pub(super) fn only_reads(command: &SimpleCommand) -> bool {
+    command.name().is_some_and(|name| READERS.contains(&name.rsplit('/').next().unwrap_or(name)))
+}
+
+/// The paths that a command's words may name: whole words, what follows `=`, and what is glued to an option.
+pub(super) fn named_paths(command: &SimpleCommand, folders: &[String]) -> Vec<Named> {
+    let mut named = Vec::new();
+    for (index, word) in command.words.iter().enumerate() {
+        let (text, is_known) = match word {
+            Word::Known(text) => (text.as_str(), true),
+            Word::Unknown { shape, .. } if shape == "**" => continue,
+            Word::Unknown { shape, .. } => (shape.as_str(), false),
+        };
+        if index == 0 && !text.contains('/') {
+            continue;
+        }
+        let glued = text.strip_prefix('-').filter(|rest| !rest.starts_with('-')).and_then(|rest| rest.get(1..));
+        let assigned = text.split_once('=').map(|(_, value)| value);
+        let whole = (!text.starts_with('-')).then_some(text);
+        for part in [whole, glued, assigned].into_iter().flatten().filter(|part| !part.is_empty()) {
+            let mut spellings = vec![part.to_owned()];
+            if !part.starts_with(['/', '~']) {
+                spellings.extend(folders.iter().map(|folder| format!("{folder}/{part}")));
+            }
+            if is_known {
+                named.extend(spellings.into_iter().map(Named::Path));
+            } else {
+                // `$PWD/x` may be `x`.
+                spellings.extend(part.strip_prefix("**/").map(str::to_owned));
+                named.extend(spellings.into_iter().map(Named::Shape));
+            }
+        }
+    }
+    named
+}
+
+/// The folders that a line changes into, one after the other, as far as they are known.
+pub(super) fn folders(line: &CommandLine) -> Vec<String> {
+    let mut folders: Vec<String> = Vec::new();
+    for command in &line.simple_commands {
+        let Some(Word::Known(target)) = command.words.get(1) else {
+            continue;
+        };
+        if !matches!(command.name(), Some("cd" | "pushd")) || folders.len() >= FOLDERS_MAX {
+            continue;
+        }
+        let inside = (!target.starts_with(['/', '~'])).then(|| folders.last().map(|last| format!("{last}/{target}")));
+        folders.push(inside.flatten().unwrap_or_else(|| target.clone()));
+    }
+    folders
+}
+
+/// A path without `.`, `..`, doubled `/` and a `file://` in front; `..` stays where it climbs out.
+pub(super) fn folded(path: &str) -> String {
+    let path = path.strip_prefix("file://").unwrap_or(path);
+    let absolute = path.starts_with('/');
+    let mut names: Vec<&str> = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." if absolute && names.is_empty() => {}
+            ".." if names.last().is_some_and(|last| *last != "..") => {
+                names.pop();
+            }
+            name => names.push(name),
+        }
+    }
+    match (absolute, names.is_empty()) {
+        (true, _) => format!("/{}", names.join("/")),
+        (false, true) => ".".to_owned(),
+        (false, false) => names.join("/"),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Exactly(char),
+    One,
+    Star,
+    Anything,
+}
+
+/// Whether some path fits both globs. Says yes when in doubt.
+pub(super) fn overlap(left: &str, right: &str) -> bool {
+    let (left, right) = (steps(left), steps(right));
+    let width = right.len() + 1;
+    if (left.len() + 1).saturating_mul(width) > OVERLAP_STEPS_MAX {
+        return true;
+    }
+    let mut seen = vec![false; (left.len() + 1) * width];
+    let mut pending = vec![(0, 0)];
+    while let Some((i, j)) = pending.pop() {
+        if std::mem::replace(&mut seen[i * width + j], true) {
+            continue;
+        }
+        if i == left.len() && j == right.len() {
+            return true;
+        }
+        let (a, b) = (left.get(i).copied(), right.get(j).copied());
+        if matches!(a, Some(Step::Star | Step::Anything)) {
+            pending.push((i + 1, j));
+        }
+        if matches!(b, Some(Step::Star | Step::Anything)) {
+            pending.push((i, j + 1));
+        }
+        if let (Some(a), Some(b)) = (a, b)
+            && agree(a, b)
+        {
+            let stays = |step| matches!(step, Step::Star | Step::Anything);
+            pending.push((i + usize::from(!stays(a)), j + usize::from(!stays(b))));
+        }
+    }
+    false
+}
+
+/// Whether one character can be taken by both.
+fn agree(a: Step, b: Step) -> bool {
+    match (a, b) {
+        (Step::Exactly(a), Step::Exactly(b)) => a == b,
+        (Step::Exactly(c), Step::One | Step::Star) | (Step::One | Step::Star, Step::Exactly(c)) => c != '/',
+        _ => true,
+    }
+}
+
+fn steps(glob: &str) -> Vec<Step> {
+    let glob = glob.strip_suffix(":*").map_or_else(|| glob.to_owned(), |prefix| format!("{prefix}**"));
+    let glob = glob.trim_start_matches("./");
+    let mut steps = Vec::new();
+    let mut chars = glob.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '*' if chars.next_if_eq(&'*').is_some() => {
+                // `**/` also covers no folder at all.
+                chars.next_if_eq(&'/');
+                steps.push(Step::Anything);
+            }
+            '*' => steps.push(Step::Star),
+            '?' => steps.push(Step::One),
+            '[' => {
+                chars.by_ref().find(|c| *c == ']');
+                steps.push(Step::One);
+            }
+            '{' => {
+                chars.by_ref().find(|c| *c == '}');
+                steps.push(Step::Anything);
+            }
+            '\\' => steps.extend(chars.next().map(Step::Exactly)),
+            c => steps.push(Step::Exactly(c)),
+        }
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Named, folded, folders, named_paths, overlap};
+    use crate::governance::shell::CommandLine;
+
+    #[test]
+    fn folds_spellings() {
+        for (path, expected) in [
+            ("./x/../.env", ".env"),
+            ("a//b/", "a/b"),
+            ("../x", "../x"),
+            ("a/../../x", "../x"),
+            ("/a/../../b", "/b"),
+            ("file:///etc/passwd", "/etc/passwd"),
+            ("", "."),
+        ] {
+            assert_eq!(folded(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn globs_overlap_or_not() {
+        for (left, right) in
+            [(".e?v", ".env"), ("*/.env", "**/.env"), ("**/.ssh/id_*", "**/.ssh/**"), (".env", "**/.env"), ("*", "{a,b}")]
+        {
+            assert!(overlap(left, right) && overlap(right, left), "{left} {right}");
+        }
+        for (left, right) in [("*.txt", "**/.env"), ("*.txt", "secrets/**"), ("a?", "b*"), ("**/.env", ".env.x")] {
+            assert!(!overlap(left, right) && !overlap(right, left), "{left} {right}");
+        }
+    }
+
+    #[test]
+    fn paths_are_seen_where_they_are_written() {
+        let line = CommandLine::parse("cd a && cd b; x -f.env --file=c ./d $HOME/.ssh -v");
+        let folders = folders(&line);
+        assert_eq!(folders, ["a", "a/b"]);
+        let command = line.simple_commands.iter().find(|command| command.name() == Some("x")).unwrap();
+        let named = named_paths(command, &[]);
+        let path = |text: &str| Named::Path(text.to_owned());
+        let shape = |text: &str| Named::Shape(text.to_owned());
+        assert_eq!(named, [path(".env"), path("c"), path("./d"), shape("**/.ssh"), shape(".ssh")]);
+    }
+}
