@@ -6,7 +6,7 @@ use std::sync::Arc;
 use toolwarden_tools::ids::ToolName;
 use toolwarden_tools::registry::Registry;
 
-use crate::governance::permission::CompiledPolicy;
+use crate::policy::compiled::CompiledPolicy;
 
 /// An agent.
 #[derive(Clone)]

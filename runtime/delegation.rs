@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use toolwarden_actors::accounts::{AccountId, BudgetLimits};
+use toolwarden_actors::accounts::AccountId;
+use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::fan_out::{FanOutPlan, MemberEnd};
 use toolwarden_actors::members::{Member, MemberStart, run_members};
 use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
@@ -53,7 +54,11 @@ impl Delegation {
         Child {
             kernel: Arc::clone(&self.kernel),
             model: Arc::clone(&self.model),
-            limits: RunLimits { rounds_max: task.max_steps.or(self.limits.rounds_max), timeout: None, ..self.limits.clone() },
+            limits: RunLimits {
+                rounds_max: task.max_steps.or(self.limits.rounds_max),
+                timeout: None,
+                ..self.limits.clone()
+            },
             budget: self.budget,
             parent: Arc::clone(parent),
             task: task.clone(),
@@ -202,9 +207,8 @@ impl Child {
         let end = waiter.await;
         // An account that is not there any more needs no closing.
         drop(self.kernel.ledger.close_account(account).await);
-        end.output.ok_or_else(|| {
-            end.ending.cancel.map_or_else(|| "the run was lost".to_owned(), |reason| reason.to_string())
-        })
+        end.output
+            .ok_or_else(|| end.ending.cancel.map_or_else(|| "the run was lost".to_owned(), |reason| reason.to_string()))
     }
 
     fn tell_end(&self, result: &ChildResult) {

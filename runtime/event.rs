@@ -11,8 +11,8 @@ use toolwarden_actors::journal::{Entry, JournalEvent, Moment};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId, ToolName};
 
-use crate::origin::Origin;
 use crate::call_result::CallResult;
+use crate::origin::Origin;
 
 /// One event and where it belongs.
 #[derive(Debug)]

@@ -3,17 +3,20 @@
 //! Each stage's value can be made only by its stage (a private field), and takes the value of the stage before: a
 //! route that left one out or swapped two would not compile.
 
-pub mod shell;
+pub mod recursion;
+
+pub mod schema;
+
+pub mod hooks;
+
+mod subject;
+
+pub mod skill;
 
 pub mod permission;
 
-pub mod grants;
-pub mod hooks;
-pub mod skill;
-
 pub mod confirmation;
 
-pub mod admission;
 pub mod budget;
-pub mod recursion;
-pub mod schema;
+
+pub mod admission;

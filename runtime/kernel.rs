@@ -4,6 +4,8 @@
 //! Whatever happens to a call (it is refused, cancelled, runs late, panics, is dropped by its caller, never
 //! starts because its session closes) it has exactly one ending in the journal, and its leases are home by then.
 
+mod nested;
+
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
-use toolwarden_actors::accounts::Amount;
+use toolwarden_actors::budget::Amount;
 use toolwarden_actors::budget_ledger::{BudgetLedger, Reservation};
 use toolwarden_actors::bulkhead::Permit;
 use toolwarden_actors::circuit_breaker::CallHealth;
@@ -32,6 +34,7 @@ use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::Tool;
 use toolwarden_tools::workspace::Workspace;
 
+use crate::call_result::CallResult;
 use crate::event::{Event, EventKind, REQUEST_SNAPSHOT_SCHEMA, RequestSnapshot};
 use crate::governance::admission::Admitted;
 use crate::governance::budget::Budgeted;
@@ -42,10 +45,9 @@ use crate::governance::recursion::Guarded;
 use crate::governance::schema::WellFormed;
 use crate::governance::skill::Narrowed;
 use crate::lanes::Lanes;
-use crate::nested::{NestedCalls, NestedRuns};
+use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::proposal::{Passage, Passed, Proposal, Stopped};
 use crate::refusal::Refusal;
-use crate::call_result::CallResult;
 use crate::scope::Scope;
 use crate::settlement::evidence::{Original, attach, evidence};
 use crate::settlement::projection::project;
@@ -134,9 +136,7 @@ impl Kernel {
                 Some(ActiveTool { id: call.key().clone(), name: call.tool.clone(), started_at_ms })
             })
             .collect();
-        active.sort_by(|one, other| {
-            one.started_at_ms.cmp(&other.started_at_ms).then_with(|| one.id.cmp(&other.id))
-        });
+        active.sort_by(|one, other| one.started_at_ms.cmp(&other.started_at_ms).then_with(|| one.id.cmp(&other.id)));
         active
     }
 
@@ -167,12 +167,7 @@ impl Kernel {
 }
 
 fn event(scope: &Scope, kind: EventKind) -> Event {
-    Event {
-        root_session: scope.root_session.clone(),
-        session: scope.session.clone(),
-        run: scope.run.clone(),
-        kind,
-    }
+    Event { root_session: scope.root_session.clone(), session: scope.session.clone(), run: scope.run.clone(), kind }
 }
 
 /// A call under way: await it for its result. Dropped before that, the call is cancelled.
@@ -417,9 +412,7 @@ fn context(
         }),
         invoke: needs.invoke.then(|| Arc::new(nested) as _),
         delegate: match &scope.children {
-            Some(children) if needs.delegate => {
-                Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _)
-            }
+            Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),
             _ => None,
         },
     }

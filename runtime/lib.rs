@@ -6,21 +6,27 @@
 
 pub mod call_result;
 pub mod lanes;
+pub mod models;
 pub mod origin;
+pub mod policy;
 pub mod session_span;
 pub mod settlement;
+pub mod shell;
 
 pub mod event;
-pub mod models;
-pub mod policy;
-pub mod proposal;
+pub mod hook;
+pub mod permission;
 pub mod refusal;
 
-pub mod governance;
+pub mod grant_book;
+pub mod proposal;
+pub mod skill_limits;
+
 pub mod scope;
 
+pub mod governance;
+
 pub mod kernel;
-mod nested;
 
 pub mod agent;
 

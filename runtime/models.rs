@@ -10,8 +10,8 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
-use toolwarden_tools::ids::ToolName;
 use toolwarden_tools::declaration::ToolDefinition;
+use toolwarden_tools::ids::ToolName;
 
 pub mod transcript;
 

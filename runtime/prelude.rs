@@ -1,17 +1,18 @@
 //! What an embedder usually imports: `use toolwarden::prelude::*;`.
 
-pub use toolwarden_actors::accounts::BudgetLimits;
+pub use toolwarden_actors::budget::BudgetLimits;
 pub use toolwarden_actors::journal::Reading;
 pub use toolwarden_actors::open_questions::Reply;
 pub use toolwarden_tools::cancellation::CancelReason;
 pub use toolwarden_tools::context::ToolContext;
+pub use toolwarden_tools::declaration::Capabilities;
 pub use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome};
-pub use toolwarden_tools::tool::{Capabilities, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+pub use toolwarden_tools::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 pub use toolwarden_tools::workspace::WorkspaceCapabilities;
 
 pub use crate::call_result::CallResult;
 pub use crate::event::{Event, EventKind};
-pub use crate::governance::confirmation::Confirming;
+pub use crate::scope::Confirming;
 pub use crate::policy::PermissionPolicy;
 pub use crate::run::{RunLimits, RunOutcome, RunStatus};
 pub use crate::runtime::Runtime;

@@ -80,7 +80,9 @@ pub enum Refusal {
         why: String,
     },
     /// Stage 7: the budget does not cover it.
-    #[error("the budget does not cover {tool}: {resource} has {consumed} of {limit} used. Ask for a larger budget or stop")]
+    #[error(
+        "the budget does not cover {tool}: {resource} has {consumed} of {limit} used. Ask for a larger budget or stop"
+    )]
     Budget {
         /// The tool.
         tool: ToolName,
@@ -204,12 +206,8 @@ mod tests {
         assert!(outcome.output.contains("did you mean search?"), "{}", outcome.output);
         assert!(matches!(outcome.error, Some(ToolErrorKind::InvalidArgument { .. })));
         assert_eq!(outcome.metadata["refused"]["stage"], "schema");
-        let hook = Refusal::Hook {
-            tool: "bash".into(),
-            reason: "busy".into(),
-            retryable: true,
-            retry_after_ms: Some(5),
-        };
+        let hook =
+            Refusal::Hook { tool: "bash".into(), reason: "busy".into(), retryable: true, retry_after_ms: Some(5) };
         assert!(hook.to_string().contains("after 5 ms"));
     }
 }

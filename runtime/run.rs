@@ -9,15 +9,17 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde::Serialize;
 use serde_json::Value;
-use toolwarden_actors::accounts::{Amount, LedgerError};
+use toolwarden_actors::accounts::LedgerError;
+use toolwarden_actors::budget::Amount;
 use toolwarden_actors::node::NodeHandle;
-use toolwarden_actors::permit_pool::{Holder, Shed};
+use toolwarden_actors::permit_pool::Shed;
+use toolwarden_actors::waiting_line::Holder;
 use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::context::ToolCall;
+use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::ids::{RunId, SessionId};
-use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::tool::Lane;
 
 use crate::agent::Agent;
@@ -328,10 +330,7 @@ impl Loop<'_> {
             Err(other) => return Err(RunStatus::ModelFailed { message: other.to_string() }),
         };
         let cancel = self.node.cancellation();
-        let holder = Holder {
-            session: self.scope.root_session.clone(),
-            invocation: self.plan.run.as_str().into(),
-        };
+        let holder = Holder { session: self.scope.root_session.clone(), invocation: self.plan.run.as_str().into() };
         let permit = match self.kernel.lanes.get(&Lane::Model) {
             Some(lane) => match lane.acquire(holder, cancel).await {
                 Ok(permit) => Some(permit),
@@ -411,7 +410,8 @@ impl Loop<'_> {
         }
         // Held back once with a warning; the next time in a row ends the run.
         *repeated |= std::mem::replace(&mut self.guarded, true);
-        let text = format!("this call was made {count} times in a row and was not run again; its result will not change");
+        let text =
+            format!("this call was made {count} times in a row and was not run again; its result will not change");
         Some(failed(call, text))
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use thiserror::Error;
-use toolwarden_actors::accounts::{AccountId, BudgetLimits};
+use toolwarden_actors::accounts::AccountId;
+use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::budget_ledger::BudgetLedger;
 use toolwarden_actors::child_spec::StartError;
 use toolwarden_actors::confirmations::Confirmations;
@@ -28,21 +29,21 @@ use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
 use crate::agent::Agents;
 use crate::delegation::Delegation;
 use crate::event::Event;
-use crate::governance::confirmation::Confirming;
-use crate::governance::grants::GrantBook;
-use crate::governance::hooks::Hook;
-use crate::governance::permission::CompiledPolicy;
-use crate::governance::skill::SkillLimits;
+use crate::scope::Confirming;
+use crate::grant_book::GrantBook;
+use crate::hook::Hook;
 use crate::kernel::Kernel;
 use crate::lanes::{LaneLimits, Lanes};
 use crate::models::Model;
 use crate::models::research::ResearchModel;
+use crate::policy::compiled::{CompileError, CompiledPolicy};
 use crate::policy::PermissionPolicy;
 use crate::run::RunLimits;
 use crate::scope::{CallLimits, Scope};
 use crate::session::{Session, SessionError, SessionPlan};
 use crate::settlement::projection::ProjectionPolicy;
 use crate::settlement::sanitise::{Sanitiser, SanitiserError};
+use crate::skill_limits::SkillLimits;
 use crate::supervision_tree::{MakeSink, SupervisionTree};
 
 /// A running runtime; clones share it. Shut it down with [`Runtime::shut_down`]: dropped without, its actors are
@@ -84,6 +85,9 @@ pub enum BuildError {
         /// The names there are.
         known: String,
     },
+    /// The policy cannot be compiled.
+    #[error("the permission policy cannot be used: {0}")]
+    Policy(#[from] CompileError),
     /// The session did not open.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -401,9 +405,8 @@ impl SessionBuilder {
         };
         let registry = parts.registry(&workspace, &self.agents, self.tools)?;
         let registry = if agent.tools.is_some() { Arc::new(agent.tools_of(&registry)) } else { registry };
-        let session = self
-            .id
-            .unwrap_or_else(|| SessionId::from(format!("session-{}", hex_id(&*kernel.effects.entropy))));
+        let session =
+            self.id.unwrap_or_else(|| SessionId::from(format!("session-{}", hex_id(&*kernel.effects.entropy))));
         let children = Delegation::new(
             Arc::clone(&kernel),
             Arc::clone(&self.model),
@@ -411,7 +414,7 @@ impl SessionBuilder {
             self.runs.clone(),
             self.child_budget,
         );
-        let policy = CompiledPolicy::compile(&self.policy.unwrap_or_default());
+        let policy = CompiledPolicy::new(&self.policy.unwrap_or_default())?;
         let scope = Scope {
             root_session: session.clone(),
             account: AccountId::from(session.as_str()),

@@ -15,12 +15,11 @@ use toolwarden_tools::registry::Registry;
 use toolwarden_tools::workspace::Workspace;
 use toolwarden_tools::workspace::seen::SeenFiles;
 
-use crate::governance::confirmation::Confirming;
-use crate::governance::grants::GrantBook;
-use crate::governance::hooks::Hook;
-use crate::governance::permission::CompiledPolicy;
-use crate::governance::skill::SkillLimits;
+use crate::grant_book::GrantBook;
+use crate::hook::Hook;
+use crate::policy::compiled::CompiledPolicy;
 use crate::settlement::projection::ProjectionPolicy;
+use crate::skill_limits::SkillLimits;
 
 /// What governs and serves the calls of one run, or of the host's direct calls in a session.
 #[derive(Clone)]
@@ -59,6 +58,23 @@ pub struct Scope {
     pub children: Option<Arc<dyn ChildRuns>>,
 }
 
+/// Whether and how a person is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confirming {
+    /// Nobody can be asked: what needs a confirmation is refused.
+    Unavailable,
+    /// A question without an answer is rejected after this span.
+    RejectAfter(Duration),
+    /// A question waits for as long as it takes.
+    Park,
+}
+
+impl Default for Confirming {
+    fn default() -> Self {
+        Self::RejectAfter(Duration::from_secs(30))
+    }
+}
+
 /// Bounds of one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallLimits {
@@ -75,12 +91,7 @@ pub struct CallLimits {
 
 impl Default for CallLimits {
     fn default() -> Self {
-        Self {
-            timeout: None,
-            grace: Duration::from_millis(4000),
-            depth_max: 4,
-            post_hook: Duration::from_secs(1),
-        }
+        Self { timeout: None, grace: Duration::from_millis(4000), depth_max: 4, post_hook: Duration::from_secs(1) }
     }
 }
 

@@ -11,15 +11,16 @@ use futures_util::future::{BoxFuture, Shared};
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
-use toolwarden_actors::accounts::{AccountStatus, BudgetLimits, LedgerError};
+use toolwarden_actors::accounts::{AccountStatus, LedgerError};
+use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::journal::{JournalError, Reader, Reading};
 use toolwarden_actors::node::{BodyEnd, Ending, NodeHandle, NodeKind, NodeSpec};
 use toolwarden_actors::open_questions::{PendingQuestion, Reply};
 use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::context::ToolCall;
+use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
-use toolwarden_tools::declaration::ToolDefinition;
 
 use crate::agent::Agent;
 use crate::call_result::CallResult;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use toolwarden_actors::budget_ledger::Reservation;
 use toolwarden_actors::bulkhead::Permit;
-use toolwarden_actors::permit_pool::{Holder, Shed};
+use toolwarden_actors::permit_pool::Shed;
+use toolwarden_actors::waiting_line::Holder;
 use toolwarden_tools::cancellation::Cancellation;
 use toolwarden_tools::registry::Registered;
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use toolwarden_actors::accounts::{Amount, LedgerError};
+use toolwarden_actors::accounts::LedgerError;
+use toolwarden_actors::budget::Amount;
 use toolwarden_actors::budget_ledger::{BudgetLedger, Reservation};
 use toolwarden_tools::registry::Registered;
 
@@ -28,7 +29,8 @@ impl Budgeted {
         tell: Tell<'_>,
     ) -> Passed<Self> {
         let cost = confirmed.entry().tool.cost(&confirmed.passage().arguments);
-        let amount = Amount { calls: 1, cost_microusd: cost.microusd, output_bytes: cost.output_bytes, ..Amount::default() };
+        let amount =
+            Amount { calls: 1, cost_microusd: cost.microusd, output_bytes: cost.output_bytes, ..Amount::default() };
         let (passage, entry) = confirmed.into_parts();
         let tool = passage.tool.clone();
         match ledger.reserve(scope.account.clone(), amount).await {

@@ -5,7 +5,6 @@
 //! counts no tool time.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolwarden_actors::confirmations::Confirmations;
@@ -19,33 +18,16 @@ use toolwarden_tools::workspace_path::WorkspacePath;
 
 use crate::event::EventKind;
 use crate::governance::hooks::Hooked;
-use crate::governance::permission::Permitted;
+use crate::governance::permission::{Permitted, allow, is_allowed};
 use crate::proposal::{Passage, Passed};
 use crate::refusal::Refusal;
-use crate::scope::Scope;
+use crate::scope::{Confirming, Scope};
 
 /// How often a person is asked again about one call because what it would change had changed.
 pub const ASKED_AGAIN_MAX: usize = 3;
 
 /// Most bytes of a file that are hashed for the binding; of a larger one, size and time of change are bound.
 const BOUND_BYTES_MAX: u64 = 64 * 1024 * 1024;
-
-/// Whether and how a person is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Confirming {
-    /// Nobody can be asked: what needs a confirmation is refused.
-    Unavailable,
-    /// A question without an answer is rejected after this span.
-    RejectAfter(Duration),
-    /// A question waits for as long as it takes.
-    Park,
-}
-
-impl Default for Confirming {
-    fn default() -> Self {
-        Self::RejectAfter(Duration::from_secs(30))
-    }
-}
 
 /// A call that may run as far as people are concerned.
 pub(crate) struct Confirmed {
@@ -155,7 +137,7 @@ impl Asker<'_> {
                 continue;
             }
             if answer == Answer::ApprovedAlways {
-                self.scope.grants.allow(self.entry, passage);
+                allow(self.scope, self.entry, passage);
             }
             return Ok(());
         }
@@ -194,7 +176,7 @@ impl Asker<'_> {
                 biased;
                 answer = &mut answer => return answer,
                 () = grants.changed() => {
-                    if self.scope.grants.covers(self.entry, passage) {
+                    if is_allowed(self.scope, self.entry, passage) {
                         return Answer::Approved;
                     }
                 }
@@ -241,7 +223,10 @@ fn read_bounded(files: &dyn Files, path: &WorkspacePath) -> Result<Option<Vec<u8
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    std::io::Read::read_to_end(&mut file, &mut bytes)
-        .map_err(|source| FileError::Io { op: "read", path: path.to_string(), source })?;
+    std::io::Read::read_to_end(&mut file, &mut bytes).map_err(|source| FileError::Io {
+        op: "read",
+        path: path.to_string(),
+        source,
+    })?;
     Ok(Some(bytes))
 }

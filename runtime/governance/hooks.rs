@@ -1,79 +1,24 @@
 //! Stage 3: hooks of the host, before a call; and stage 11, after it.
 //!
-//! Before: each may let go on, rewrite the arguments (they are checked again, once), refuse, or ask for a later
-//! try. After: each may add facts to the metadata; the output is not theirs. A hook that panics refuses.
+//! A hook that panics before a call refuses it; one that panics or is late after a call adds nothing.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};
 use toolwarden_tools::cancellation::Cancellation;
-use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
 use toolwarden_tools::outcome::ToolOutcome;
 use toolwarden_tools::registry::Registered;
 
 use crate::governance::schema::WellFormed;
-use crate::origin::Origin;
+use crate::hook::{HookVerdict, HookedCall};
 use crate::proposal::{Passage, Passed};
 use crate::refusal::Refusal;
 use crate::scope::Scope;
 
 /// The metadata key under which hooks' annotations stand, by hook.
 pub const ANNOTATIONS_KEY: &str = "hooks";
-
-/// A hook of the host.
-pub trait Hook: Send + Sync {
-    /// Its name, in refusals and annotations.
-    fn name(&self) -> &str;
-
-    /// Asked before anything is decided about a call. Taking time delays the call; its cancel ends the wait.
-    fn before<'a>(&'a self, _call: HookedCall<'a>) -> BoxFuture<'a, HookVerdict> {
-        Box::pin(std::future::ready(HookVerdict::Continue))
-    }
-
-    /// Told after a call; what it returns is added to the metadata.
-    fn after<'a>(&'a self, _call: HookedCall<'a>, _outcome: &'a ToolOutcome) -> BoxFuture<'a, Map<String, Value>> {
-        Box::pin(std::future::ready(Map::new()))
-    }
-}
-
-/// A call as a hook sees it.
-#[derive(Debug, Clone, Copy)]
-pub struct HookedCall<'a> {
-    /// The session.
-    pub session: &'a SessionId,
-    /// The invocation.
-    pub invocation: &'a InvocationId,
-    /// Who proposed it.
-    pub origin: Origin,
-    /// The tool.
-    pub tool: &'a ToolName,
-    /// The arguments.
-    pub arguments: &'a Value,
-}
-
-/// What a hook says before a call.
-#[derive(Debug, Clone, PartialEq)]
-pub enum HookVerdict {
-    /// Go on.
-    Continue,
-    /// Go on with these arguments.
-    Rewrite(Value),
-    /// Do not go on.
-    Deny {
-        /// Why; told to the model.
-        reason: String,
-    },
-    /// Do not go on now.
-    RetryLater {
-        /// Why; told to the model.
-        reason: String,
-        /// When the same call may be tried again, in milliseconds.
-        after_ms: Option<u64>,
-    },
-}
 
 /// A proposal that no hook refused; its arguments are final.
 pub(crate) struct Hooked {

@@ -1,239 +1,63 @@
-//! Whether one call may run: deny beats ask beats allow beats the default, and the rule that decided is named.
-//!
-//! A command line is judged by its parts ([`crate::governance::shell`]), a path by its spelling and by where it
-//! really leads, any other call by its text. What is in doubt asks. Parsing spares people needless questions; it
-//! is not what keeps a hostile command in, that is the sandbox.
-//!
-//! Must stay true: nothing is allowed that some rule denies; an allow covers all parts of a call, a deny needs one.
+//! Stage 5: the policies of the session and all its parents; the strictest word counts.
 
-mod command;
-mod grant;
-mod reach;
+use std::sync::Arc;
 
-use std::collections::BTreeSet;
+use toolwarden_tools::registry::Registered;
 
-use toolwarden_tools::tool::{Lane, Subject};
+use crate::governance::skill::Narrowed;
+use crate::governance::subject::CallSubject;
+use crate::permission::{Verdict, all_of};
+use crate::proposal::{Passage, Passed};
+use crate::refusal::Refusal;
+use crate::scope::Scope;
 
-pub use command::visible_paths;
-pub use grant::{GRANTS_MAX, GrantError, Grants};
-
-use crate::policy::Decision;
-use crate::policy::compiled::{CompiledPolicy, RuleList};
-use reach::folded;
-
-/// What is decided about a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// It runs.
-    Allow {
-        /// The rules that allow it, joined by `, `; or `default`.
-        rule: String,
-    },
-    /// A person is asked.
-    Ask {
-        /// The ask rule that covers it; none when nothing else decides. An answer for always can be remembered
-        /// only when there is none.
-        rule: Option<String>,
-        /// Why there is a question.
-        why: String,
-    },
-    /// It does not run.
-    Deny {
-        /// The rule that denies it, or `default`.
-        rule: String,
-        /// Why, for the model and for people.
-        why: String,
-    },
+/// A call that no policy denies, and what a person must be asked about it.
+pub(crate) struct Permitted {
+    passage: Box<Passage>,
+    entry: Arc<Registered>,
+    question: Option<String>,
 }
 
-impl Verdict {
-    /// The stricter of two verdicts; the first when they are alike.
-    #[must_use]
-    pub fn stricter(self, other: Self) -> Self {
-        if other.strictness() > self.strictness() { other } else { self }
-    }
-
-    fn strictness(&self) -> u8 {
-        match self {
-            Self::Allow { .. } => 0,
-            Self::Ask { .. } => 1,
-            Self::Deny { .. } => 2,
+impl Permitted {
+    /// Judges by all policies. A tool may want a confirmation of what a rule allows, never the other way round.
+    pub(crate) fn judge(narrowed: Narrowed, scope: &Scope) -> Passed<Self> {
+        let (passage, entry, subject) = narrowed.into_parts();
+        let mut verdict = verdict(scope, &entry, &subject);
+        if let Some(skill) = &scope.skill {
+            verdict = skill.narrow(&subject.judged(&entry), verdict);
         }
-    }
-}
-
-/// A call, as far as rules look at it.
-#[derive(Debug, Clone, Copy)]
-pub struct Judged<'a> {
-    /// The tool's name.
-    pub tool: &'a str,
-    /// The lane it runs in.
-    pub lane: &'a Lane,
-    /// What a pattern is matched against.
-    pub subject: &'a Subject,
-    /// Where the paths of the call really lead. For a command line: see [`visible_paths`].
-    pub resolved: &'a [ResolvedPath],
-}
-
-/// Where a path really leads.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResolvedPath {
-    /// As the caller wrote it.
-    pub requested: String,
-    /// Links followed: relative to the workspace's root when inside it, else absolute.
-    pub resolved: String,
-}
-
-/// Judges a call by one policy.
-pub fn judge(policy: &CompiledPolicy, judged: &Judged<'_>) -> Verdict {
-    judge_with(policy, &Grants::default(), judged)
-}
-
-/// Judges a call by one policy and what a person has granted during the session.
-pub fn judge_with(policy: &CompiledPolicy, grants: &Grants, judged: &Judged<'_>) -> Verdict {
-    if !policy.enabled() {
-        return Verdict::Allow { rule: "enabled = false".to_owned() };
-    }
-    match judged.subject {
-        Subject::Command(text) => command::judge(policy, grants, judged, text),
-        Subject::Paths { paths, .. } => judge_paths(policy, grants, judged, paths),
-        Subject::Text(text) => judge_text(policy, grants, judged, text),
-    }
-}
-
-/// Several policies that must all agree, as a parent's and a child's.
-#[derive(Debug, Clone)]
-pub struct AllOf<'a>(Vec<&'a CompiledPolicy>);
-
-/// Joins policies; the strictest verdict wins. Without any policy everything asks.
-pub fn all_of<'a>(policies: impl IntoIterator<Item = &'a CompiledPolicy>) -> AllOf<'a> {
-    AllOf(policies.into_iter().collect())
-}
-
-impl AllOf<'_> {
-    /// The strictest verdict; the first of the strictest.
-    pub fn judge(&self, judged: &Judged<'_>) -> Verdict {
-        self.judge_with(&Grants::default(), judged)
-    }
-
-    /// As [`Self::judge`], with what a person has granted during the session.
-    pub fn judge_with(&self, grants: &Grants, judged: &Judged<'_>) -> Verdict {
-        let verdicts = self.0.iter().map(|policy| judge_with(policy, grants, judged));
-        verdicts
-            .reduce(Verdict::stricter)
-            .unwrap_or_else(|| Verdict::Ask { rule: None, why: "no policy is set".to_owned() })
-    }
-
-    /// Whether every policy lets a model see the tool.
-    pub fn exposes(&self, tool: &str, lane: &Lane) -> bool {
-        self.0.iter().all(|policy| policy.exposes(tool, lane))
-    }
-}
-
-fn judge_text(policy: &CompiledPolicy, grants: &Grants, judged: &Judged<'_>, text: &str) -> Verdict {
-    let find = |list: &RuleList| list.text(judged.tool, judged.lane, text).map(|rule| list.id(rule).to_owned());
-    if let Some(rule) = find(policy.deny()) {
-        return denied(judged.tool, rule);
-    }
-    if let Some(rule) = find(policy.ask()) {
-        return asked(judged.tool, rule);
-    }
-    if let Some(rule) = find(policy.allow()) {
-        return Verdict::Allow { rule };
-    }
-    if grants.covers_text(judged.tool, text) {
-        return Verdict::Allow { rule: Grants::ID.to_owned() };
-    }
-    by_default(policy.default(), || format!("no rule covers this call of {}", judged.tool))
-}
-
-fn judge_paths(policy: &CompiledPolicy, grants: &Grants, judged: &Judged<'_>, paths: &[String]) -> Verdict {
-    let here = [".".to_owned()];
-    let paths = if paths.is_empty() { &here } else { paths };
-    for (list, verdict) in [(policy.deny(), denied as fn(&str, String) -> Verdict), (policy.ask(), asked)] {
-        let spellings = paths.iter().flat_map(|path| spellings(path, judged.resolved));
-        let rule = spellings.filter_map(|path| list.path(judged.tool, judged.lane, &path)).min();
-        if let Some(rule) = rule {
-            return verdict(judged.tool, list.id(rule).to_owned());
-        }
-    }
-    let mut rules = BTreeSet::new();
-    for path in paths {
-        match path_allowed(policy.allow(), grants, judged, (judged.tool, judged.lane), path) {
-            Some(rule) => rules.insert(rule),
-            None => {
-                let uncovered = || format!("no rule allows {} on {path:?}", judged.tool);
-                return by_default(policy.default(), uncovered);
+        let question = match verdict {
+            Verdict::Deny { rule, why } => {
+                let tool = passage.tool.clone();
+                return passage.stop(Refusal::Policy { tool, rule, why });
             }
+            Verdict::Ask { why, .. } => Some(why),
+            Verdict::Allow { .. } => entry.tool.requires_confirmation(&passage.arguments),
         };
+        Ok(Self { passage, entry, question })
     }
-    allowed(rules)
-}
 
-/// Every form of a path that a deny looks at: as written, folded, and where it leads.
-fn spellings(path: &str, resolved: &[ResolvedPath]) -> Vec<String> {
-    let leads_to = resolved.iter().filter(|entry| entry.requested == path).map(|entry| folded(&entry.resolved));
-    let mut spellings = vec![path.to_owned(), folded(path)];
-    spellings.extend(leads_to);
-    spellings.dedup();
-    spellings
-}
-
-/// The rule or grant that allows a path to a tool: for where it leads when that is known, else for its folded
-/// spelling, which must not climb out.
-fn path_allowed(
-    allow: &RuleList,
-    grants: &Grants,
-    judged: &Judged<'_>,
-    (tool, lane): (&str, &Lane),
-    path: &str,
-) -> Option<String> {
-    if let Some(rule) = allow.whole(tool, lane) {
-        return Some(allow.id(rule).to_owned());
-    }
-    let mut leads_to: Vec<String> = judged
-        .resolved
-        .iter()
-        .filter(|entry| entry.requested == path)
-        .map(|entry| folded(&entry.resolved))
-        .collect();
-    if leads_to.is_empty() {
-        leads_to.push(folded(path));
-    }
-    let mut rule = None;
-    for end in leads_to {
-        if end.starts_with("../") || end == ".." {
-            return None;
-        }
-        let id = match allow.path(tool, lane, &end) {
-            Some(rule) => allow.id(rule).to_owned(),
-            None if grants.covers_path(tool, &end) => Grants::ID.to_owned(),
-            None => return None,
-        };
-        rule.get_or_insert(id);
-    }
-    rule
-}
-
-fn denied(what: &str, rule: String) -> Verdict {
-    Verdict::Deny { why: format!("{rule} forbids this call of {what}"), rule }
-}
-
-fn asked(what: &str, rule: String) -> Verdict {
-    Verdict::Ask { why: format!("{rule} wants a person's answer for this call of {what}"), rule: Some(rule) }
-}
-
-fn allowed(rules: BTreeSet<String>) -> Verdict {
-    Verdict::Allow { rule: rules.into_iter().collect::<Vec<_>>().join(", ") }
-}
-
-fn by_default(default: Decision, why: impl FnOnce() -> String) -> Verdict {
-    match default {
-        Decision::Allow => Verdict::Allow { rule: "default".to_owned() },
-        Decision::Ask => Verdict::Ask { rule: None, why: why() },
-        Decision::Deny => Verdict::Deny { rule: "default".to_owned(), why: why() },
+    pub(crate) fn into_parts(self) -> (Box<Passage>, Arc<Registered>, Option<String>) {
+        (self.passage, self.entry, self.question)
     }
 }
 
-#[cfg(test)]
-mod tests {}
+fn verdict(scope: &Scope, entry: &Registered, subject: &CallSubject) -> Verdict {
+    let policies = all_of(scope.policies.iter().map(|policy| &**policy));
+    policies.judge_with(&scope.grants.grants(), &subject.judged(entry))
+}
+
+/// Whether the call may run without a question by now.
+pub(crate) fn is_allowed(scope: &Scope, entry: &Registered, passage: &Passage) -> bool {
+    let subject = CallSubject::of(entry, passage, scope);
+    matches!(verdict(scope, entry, &subject), Verdict::Allow { .. })
+        && entry.tool.requires_confirmation(&passage.arguments).is_none()
+}
+
+/// Remembers that calls like this one are allowed from now on; what cannot be remembered was allowed once.
+pub(crate) fn allow(scope: &Scope, entry: &Registered, passage: &Passage) {
+    let subject = CallSubject::of(entry, passage, scope);
+    if let Err(error) = scope.grants.remember(&subject.judged(entry)) {
+        tracing::info!(tool = %passage.tool, %error, "an answer for always counts for this call only");
+    }
+}

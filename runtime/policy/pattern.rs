@@ -262,8 +262,7 @@ fn translated(glob: &str, crosses: bool) -> Result<String, PatternError> {
             '}' => regex.push_str(if groups.pop() == Some(true) { ")" } else { r"\}" }),
             ',' if groups.last() == Some(&true) => regex.push('|'),
             '\\' => {
-                let escaped =
-                    rest.chars().next().ok_or_else(|| PatternError::Escape { pattern: glob.to_owned() })?;
+                let escaped = rest.chars().next().ok_or_else(|| PatternError::Escape { pattern: glob.to_owned() })?;
                 regex.push_str(&regex::escape(escaped.encode_utf8(&mut [0; 4])));
                 rest = &rest[escaped.len_utf8()..];
             }

@@ -71,7 +71,9 @@ mod tests {
         assert_eq!(project(&policy, fits.clone()).text, fits);
         let cut = project(&policy, "x".repeat(102_401));
         assert_eq!((cut.loss, cut.shown_bytes), (LossMode::BoundedPreview, 102_400));
-        assert!(cut.text.ends_with("the first 102400 of 102401 bytes are shown; ask for a smaller part to see the rest]\n"));
+        assert!(
+            cut.text.ends_with("the first 102400 of 102401 bytes are shown; ask for a smaller part to see the rest]\n")
+        );
     }
 
     // Case C013: a limit inside of a character backs off to its beginning.

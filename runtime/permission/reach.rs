@@ -3,7 +3,7 @@
 //! Only what is written can be seen: a path that a program builds itself, or that a variable holds as a whole, is
 //! not. That is for the sandbox.
 
-use crate::governance::shell::{CommandLine, SimpleCommand, Word};
+use crate::shell::{CommandLine, SimpleCommand, Word};
 
 /// Most folders that a line may change into before a relative path is followed no further.
 const FOLDERS_MAX: usize = 8;
@@ -13,8 +13,30 @@ const OVERLAP_STEPS_MAX: usize = 1 << 20;
 
 /// Commands that only read the files they are given, so that rules about writing are not for them.
 const READERS: [&str; 24] = [
-    "cat", "head", "tail", "grep", "egrep", "fgrep", "rg", "ls", "wc", "less", "more", "diff", "cmp", "stat", "file",
-    "sha256sum", "md5sum", "cut", "od", "xxd", "strings", "nl", "tac", "jq",
+    "cat",
+    "head",
+    "tail",
+    "grep",
+    "egrep",
+    "fgrep",
+    "rg",
+    "ls",
+    "wc",
+    "less",
+    "more",
+    "diff",
+    "cmp",
+    "stat",
+    "file",
+    "sha256sum",
+    "md5sum",
+    "cut",
+    "od",
+    "xxd",
+    "strings",
+    "nl",
+    "tac",
+    "jq",
 ];
 
 /// A path that a word names, or the glob of what it can become.
@@ -183,7 +205,7 @@ fn steps(glob: &str) -> Vec<Step> {
 #[cfg(test)]
 mod tests {
     use super::{Named, folded, folders, named_paths, overlap};
-    use crate::governance::shell::CommandLine;
+    use crate::shell::CommandLine;
 
     #[test]
     fn folds_spellings() {
@@ -202,9 +224,13 @@ mod tests {
 
     #[test]
     fn globs_overlap_or_not() {
-        for (left, right) in
-            [(".e?v", ".env"), ("*/.env", "**/.env"), ("**/.ssh/id_*", "**/.ssh/**"), (".env", "**/.env"), ("*", "{a,b}")]
-        {
+        for (left, right) in [
+            (".e?v", ".env"),
+            ("*/.env", "**/.env"),
+            ("**/.ssh/id_*", "**/.ssh/**"),
+            (".env", "**/.env"),
+            ("*", "{a,b}"),
+        ] {
             assert!(overlap(left, right) && overlap(right, left), "{left} {right}");
         }
         for (left, right) in [("*.txt", "**/.env"), ("*.txt", "secrets/**"), ("a?", "b*"), ("**/.env", ".env.x")] {

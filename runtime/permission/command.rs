@@ -10,10 +10,10 @@ use toolwarden_tools::tool::Lane;
 
 use super::reach::{Named, folders, named_paths, only_reads, overlap};
 use super::{Grants, Judged, Verdict, allowed, asked, by_default, path_allowed, spellings};
-use crate::governance::shell::{CommandLine, Doubt, Redirection, RedirectionKind, SimpleCommand, Word};
 use crate::policy::Decision;
 use crate::policy::compiled::{CompiledPolicy, RuleList};
 use crate::policy::pattern::Fit;
+use crate::shell::{CommandLine, Doubt, Redirection, RedirectionKind, SimpleCommand, Word};
 
 /// Longest part of a command that is shown in a reason, in characters.
 const SHOWN_CHARS_MAX: usize = 200;
@@ -40,7 +40,9 @@ pub fn visible_paths(text: &str) -> Vec<String> {
 pub(super) fn writes_file(redirection: &Redirection) -> bool {
     let is_free = |target: &str| {
         matches!(target, "/dev/null" | "/dev/stdout" | "/dev/stderr" | "/dev/tty" | "/dev/zero" | "/dev/full")
-            || target.strip_prefix("/dev/fd/").is_some_and(|fd| !fd.is_empty() && fd.bytes().all(|b| b.is_ascii_digit()))
+            || target
+                .strip_prefix("/dev/fd/")
+                .is_some_and(|fd| !fd.is_empty() && fd.bytes().all(|b| b.is_ascii_digit()))
     };
     redirection.kind != RedirectionKind::Read && !redirection.target.known().is_some_and(is_free)
 }
