@@ -27,11 +27,12 @@ use super::reach::{self, Step, fault, wrong};
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::capture::{CaptureReport, StreamCount};
 use crate::context::ToolContext;
+use crate::declaration::Capabilities;
 use crate::effects::files::{FileError, FileKind, Links};
 use crate::effects::processes::{CommandSpec, ProcessEnd, ProcessError, ProcessStatus};
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
-use crate::tool::{Capabilities, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace::Commands;
 use crate::workspace_path::PATH_BYTES_MAX;
 

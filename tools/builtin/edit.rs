@@ -17,10 +17,11 @@ use super::change::{Change, Side};
 use super::reach::{self, Step, Stop, wrong};
 use super::target::{CHANGED_BYTES_MAX, Content, Target};
 use crate::context::ToolContext;
+use crate::declaration::{Capabilities, OutputKind};
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::text::{DecodedText, Encoding, seems_broken_utf8};
-use crate::tool::{Capabilities, Lane, Needs, OutputKind, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
 /// How many dry runs may run beside each other.

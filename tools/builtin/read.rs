@@ -16,11 +16,12 @@ use serde_json::{Value, json};
 use self::window::{BUFFER_BYTES, LINE_BYTES_MAX, Wanted, Window, WindowError};
 use super::reach::{self, Step, Stop, fault, wrong};
 use crate::context::ToolContext;
+use crate::declaration::Capabilities;
 use crate::digest::{Digest, RunningDigest};
 use crate::effects::files::{FileStat, Files, Links, OpenFile};
 use crate::ids::ToolName;
 use crate::outcome::{Attachment, ToolErrorKind, ToolOutcome};
-use crate::tool::{Capabilities, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
 /// Most lines of one call.

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::reach::{self, Step, ended, fault, wrong};
 use crate::cancellation::CancelReason;
 use crate::context::ToolContext;
+use crate::declaration::Capabilities;
 use crate::effects::files::Files;
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
@@ -23,7 +24,7 @@ use crate::pagination::{PAGE_LIMIT_DEFAULT, PageRequest, cursor_schema, limit_sc
 use crate::search::glob::{PATTERN_BYTES_MAX, PathPattern};
 use crate::search::stop::Stop;
 use crate::search::walk::{StartError, Walk, WalkOptions};
-use crate::tool::{Capabilities, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
 /// Most lines of context around a matching line.
