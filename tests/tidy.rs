@@ -16,6 +16,7 @@ mod source;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use toml::Table;
 
@@ -55,10 +56,14 @@ fn files(ending: &str) -> Vec<(String, String)> {
     files
 }
 
-fn sources() -> Vec<Source> {
-    let mut sources: Vec<Source> = files(".rs").iter().map(|(path, text)| Source::new(path, text)).collect();
-    mark_test_files(&mut sources);
-    sources
+/// Every Rust file, read and cut once.
+fn sources() -> &'static [Source] {
+    static SOURCES: OnceLock<Vec<Source>> = OnceLock::new();
+    SOURCES.get_or_init(|| {
+        let mut sources: Vec<Source> = files(".rs").iter().map(|(path, text)| Source::new(path, text)).collect();
+        mark_test_files(&mut sources);
+        sources
+    })
 }
 
 fn source(path: &str) -> Source {
@@ -170,7 +175,7 @@ fn every_select_has_an_order() {
 #[test]
 fn every_tool_is_listed() {
     none(
-        rules::unlisted_tools(&sources(), &source("tools/catalog.rs")),
+        rules::unlisted_tools(sources(), &source("tools/catalog.rs")),
         "list the tool in tools/catalog.rs, by the capabilities that it needs",
     );
 }

@@ -1,1 +1,106 @@
 //! Which built-in tools a workspace gets: those whose needs its capabilities cover.
+//!
+//! One list feeds the model, the schema check and the executor, so a tool that cannot work here is not offered
+//! here. `tests/tidy.rs` checks that every tool stands in it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::builtin::{bash, batch, edit, ls, read, search, task, write};
+use crate::tool::Tool;
+use crate::workspace::WorkspaceCapabilities;
+
+/// What the host decides about the built-in tools.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CatalogOptions {
+    /// The variables that commands see, already filtered (see [`bash::allowed_environment`]).
+    pub environment: BTreeMap<String, String>,
+    /// The agents that `task` tells the model of: name, and what it is for. A call is checked against the agents
+    /// that there are when it is made.
+    pub agents: Vec<(String, String)>,
+}
+
+/// The built-in tools of a workspace with these capabilities, in a fixed order.
+pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOptions) -> Vec<Arc<dyn Tool>> {
+    let WorkspaceCapabilities { read, write, exec, search } = capabilities;
+    let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
+    if read {
+        tools.extend([read::tool(), ls::tool()]);
+    }
+    if write {
+        tools.push(write::tool());
+    }
+    if read && write {
+        tools.push(edit::tool());
+    }
+    if exec {
+        tools.push(Arc::new(bash::BashTool::new(options.environment)));
+    }
+    if search {
+        tools.push(search::tool());
+    }
+    // These reach nothing by themselves: what they call is governed call by call.
+    tools.push(Arc::new(batch::BatchTool::new()));
+    tools.push(Arc::new(task::TaskTool::new(&options.agents)));
+    tools
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::{CatalogOptions, builtin_tools};
+    use crate::registry::Registry;
+    use crate::schema::SchemaCache;
+    use crate::workspace::WorkspaceCapabilities;
+
+    fn registry(capabilities: WorkspaceCapabilities) -> Registry {
+        let options = CatalogOptions { agents: vec![("explore".into(), "looks around".into())], ..Default::default() };
+        Registry::build(builtin_tools(capabilities, options), &SchemaCache::default()).unwrap()
+    }
+
+    fn names(read: bool, write: bool, exec: bool, search: bool) -> Vec<String> {
+        let capabilities = WorkspaceCapabilities { read, write, exec, search };
+        registry(capabilities).names().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn each_tool_is_there_when_its_needs_are_met() {
+        let all = ["bash", "batch", "edit", "ls", "read", "search", "task", "write"];
+        assert_eq!(names(true, true, true, true), all);
+        assert_eq!(names(true, false, false, true), ["batch", "ls", "read", "search", "task"]);
+        assert_eq!(names(false, true, false, false), ["batch", "task", "write"]);
+        assert_eq!(names(true, true, false, false), ["batch", "edit", "ls", "read", "task", "write"]);
+        assert_eq!(names(false, false, true, false), ["bash", "batch", "task"]);
+        assert_eq!(names(false, false, false, false), ["batch", "task"]);
+    }
+
+    #[test]
+    fn what_a_model_is_shown_is_closed_and_plain_at_the_top() {
+        let all = registry(WorkspaceCapabilities::local_default());
+        for shown in all.definitions() {
+            let (name, parameters) = (&shown.name, &shown.parameters);
+            assert!(!shown.description.is_empty(), "{name}");
+            assert_eq!(parameters["additionalProperties"], Value::Bool(false), "{name}");
+            // Providers refuse these at the top of a schema.
+            for keyword in ["oneOf", "anyOf", "allOf"] {
+                assert!(parameters.get(keyword).is_none(), "{name} has {keyword} at the top");
+            }
+        }
+        let task = all.get("task").unwrap().tool.spec();
+        assert!(task.description.contains("explore (looks around)"));
+    }
+
+    #[test]
+    fn a_nesting_tool_holds_the_way_up_that_it_needs() {
+        for entry in registry(WorkspaceCapabilities::local_default()).iter() {
+            let spec = entry.tool.spec();
+            let expected = match spec.name.as_str() {
+                "batch" => (true, false),
+                "task" => (false, true),
+                _ => (false, false),
+            };
+            assert_eq!((spec.needs.invoke, spec.needs.delegate), expected, "{}", spec.name);
+        }
+    }
+}

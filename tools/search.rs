@@ -21,6 +21,7 @@ pub mod scan;
 
 pub mod bm25;
 pub mod grep;
+
 pub mod passages;
 
 #[cfg(test)]

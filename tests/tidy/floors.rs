@@ -78,7 +78,7 @@ pub(crate) fn module_floors(root: &Source) -> BTreeMap<String, usize> {
     floors
 }
 
-/// Imports of a file that name a module on its own floor or above it.
+/// Shipped imports of a file that name a module on its own floor or above it; a test may use what stands above.
 pub(crate) fn upward_imports(source: &Source, folder: &str, floors: &BTreeMap<String, usize>) -> Vec<String> {
     let Some(inside) = source.path.strip_prefix(folder).and_then(|path| path.strip_prefix('/')) else {
         return Vec::new();
@@ -121,7 +121,7 @@ fn named_modules(source: &Source, depth: usize) -> Vec<(usize, String)> {
         while source.at(next, &["super", ":", ":"]) {
             (next, up) = (next + 3, up + 1);
         }
-        if next > at && up == depth + inline.len() {
+        if next > at && up == depth + inline.len() && !source.tokens[at].test {
             named.extend(first_names(source, next));
         }
         at = next.max(at + 1);
@@ -196,6 +196,7 @@ fn a_module_that_leads_up_is_found() {
         ("tools/c.rs", "use crate::{a::X, b::{c, d}};"),
         ("tools/a.rs", "use crate::a::deep; // crate::c"),
         ("tools/a/deep.rs", "use super::c; use crate::a::c;"),
+        ("tools/a.rs", "#[cfg(test)]\nmod tests { use crate::c; }"),
         ("tools/a.rs", "mod c {}\nmod tests { use super::c; }"),
         ("tools/lib.rs", "use crate::c;"),
         ("tools/examples/x.rs", "use crate::c;"),

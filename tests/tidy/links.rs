@@ -59,12 +59,9 @@ fn targets_of(line: &str) -> Vec<String> {
         };
         targets.push(piece[..end].trim_start_matches('<').to_owned());
     }
-    if let Some((name, target)) =
-        plain.split_once("]: ").filter(|(name, _)| name.starts_with('[') && !name.starts_with("[^"))
-    {
-        if !name.contains('(') {
-            targets.extend(target.split_whitespace().next().map(|target| target.trim_matches(['<', '>']).to_owned()));
-        }
+    let is_name = |name: &str| name.starts_with('[') && !name.starts_with("[^") && !name.contains('(');
+    if let Some((_, target)) = plain.split_once("]: ").filter(|(name, _)| is_name(name)) {
+        targets.extend(target.split_whitespace().next().map(|target| target.trim_matches(['<', '>']).to_owned()));
     }
     targets
 }

@@ -143,7 +143,8 @@ pub(crate) fn long_file(source: &Source) -> Vec<String> {
 
 fn found(source: &Source, texts: &[&str], shipped: bool) -> Vec<String> {
     let lines = source.lines_of(texts, shipped);
-    lines.into_iter().map(|line| format!("{}:{line}: {}", source.path, texts.concat())).collect()
+    let shown = if texts == ["pub", "use"] { "pub use".to_owned() } else { texts.concat() };
+    lines.into_iter().map(|line| format!("{}:{line}: {shown}", source.path)).collect()
 }
 
 type Rule = fn(&Source) -> Vec<String>;

@@ -2,15 +2,15 @@
 //!
 //! A parent ends after its children have settled: a cancel reaches them down the tree, and what they had done by
 //! then is worth keeping. But a child that does not answer must not keep the parent, so the wait after a cancel
-//! is short, and giving up drops the future, which ends whatever still runs.
+//! is bounded, and giving up drops the future, which ends whatever still runs.
 
 use std::pin::pin;
 use std::time::Duration;
 
 use crate::context::ToolContext;
 
-/// How long children have to settle after a cancel: longer than a process group takes to be killed and reaped.
-pub(crate) const SETTLE_GRACE: Duration = Duration::from_millis(1_000);
+/// How long children have to settle after a cancel: longer than a command that ignores TERM takes to be killed.
+pub(crate) const SETTLE_GRACE: Duration = Duration::from_secs(5);
 
 /// Waits for work below; none when a cancel came and the work did not settle within [`SETTLE_GRACE`].
 pub(crate) async fn settled<T>(ctx: &ToolContext, work: impl Future<Output = T>) -> Option<T> {
