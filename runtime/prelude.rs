@@ -12,8 +12,8 @@ pub use toolwarden_tools::workspace::WorkspaceCapabilities;
 
 pub use crate::call_result::CallResult;
 pub use crate::event::{Event, EventKind};
-pub use crate::scope::Confirming;
 pub use crate::policy::PermissionPolicy;
 pub use crate::run::{RunLimits, RunOutcome, RunStatus};
 pub use crate::runtime::Runtime;
+pub use crate::scope::Confirming;
 pub use crate::session::{CancelTarget, Session, SessionError};

@@ -199,7 +199,7 @@ pub async fn carry(
     kernel.tell(&scope, EventKind::AgentStart { prompt, model: plan.model.name().to_owned() });
     let rounds_max = plan.limits.rounds_max.unwrap_or(plan.agent.rounds_max);
     let mut driver = Loop {
-        tools: offered(&scope),
+        tools: scope.offered(),
         kernel: &kernel,
         scope: &scope,
         plan: &plan,
@@ -238,16 +238,6 @@ async fn tell_end(kernel: &Kernel, scope: &Scope, outcome: &RunOutcome) {
     if let Err(error) = kernel.write(scope, kind).await {
         tracing::warn!(%error, "the end of a run is not in the journal");
     }
-}
-
-/// The tools that a model is shown: those that no policy hides.
-fn offered(scope: &Scope) -> Vec<ToolDefinition> {
-    let mut definitions = scope.registry.definitions();
-    definitions.retain(|definition| {
-        let lane = scope.registry.get(definition.name.as_str()).map(|entry| entry.tool.spec().lane.clone());
-        scope.policies.iter().all(|policy| policy.exposes(definition.name.as_str(), lane.as_ref()))
-    });
-    definitions
 }
 
 /// One run under way.

@@ -10,8 +10,10 @@ use futures_util::future::BoxFuture;
 use toolwarden_actors::accounts::AccountId;
 use toolwarden_actors::node::NodeHandle;
 use toolwarden_tools::context::{ChildResults, ChildTask, FanOutPolicy};
+use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
 use toolwarden_tools::registry::Registry;
+use toolwarden_tools::tool::ToolSpec;
 use toolwarden_tools::workspace::Workspace;
 use toolwarden_tools::workspace::seen::SeenFiles;
 
@@ -92,6 +94,20 @@ pub struct CallLimits {
 impl Default for CallLimits {
     fn default() -> Self {
         Self { timeout: None, grace: Duration::from_millis(4000), depth_max: 4, post_hook: Duration::from_secs(1) }
+    }
+}
+
+impl Scope {
+    /// What a model is told of its tools: those that are visible and that no policy or skill hides.
+    pub fn offered(&self) -> Vec<ToolDefinition> {
+        self.registry
+            .iter()
+            .map(|entry| entry.tool.spec())
+            .filter(|spec| spec.model_visible)
+            .filter(|spec| self.policies.iter().all(|policy| policy.exposes(spec.name.as_str(), &spec.lane)))
+            .filter(|spec| self.skill.as_ref().is_none_or(|skill| skill.exposes(spec.name.as_str(), &spec.lane)))
+            .map(ToolSpec::definition)
+            .collect()
     }
 }
 

@@ -56,7 +56,7 @@ mod tests {
 
     fn registry(capabilities: WorkspaceCapabilities) -> Registry {
         let options = CatalogOptions { agents: vec![("explore".into(), "looks around".into())], ..Default::default() };
-        Registry::build(builtin_tools(capabilities, options), &SchemaCache::default()).unwrap()
+        Registry::build(builtin_tools(capabilities, options), [], &SchemaCache::default()).unwrap()
     }
 
     fn names(read: bool, write: bool, exec: bool, search: bool) -> Vec<String> {

@@ -10,9 +10,9 @@ use toolwarden_actors::fan_out::{FanOutPlan, MemberEnd};
 use toolwarden_actors::members::{Member, MemberStart, run_members};
 use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
 use toolwarden_tools::context::{ChildResults, ChildTask, Delegate, FanOutPolicy, Invoke, ToolCall};
+use toolwarden_tools::declaration::{Capabilities, ToolDefinition};
 use toolwarden_tools::ids::{InvocationId, ToolName};
 use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome};
-use toolwarden_tools::declaration::{Capabilities, ToolDefinition};
 
 use crate::kernel::{Kernel, SETTLE_ALLOWANCE};
 use crate::origin::Origin;
@@ -91,13 +91,7 @@ impl Invoke for NestedCalls {
     }
 
     fn available(&self) -> Vec<ToolDefinition> {
-        let policies = &self.scope.policies;
-        let mut definitions = self.scope.registry.definitions();
-        definitions.retain(|definition| {
-            let lane = self.scope.registry.get(definition.name.as_str()).map(|entry| entry.tool.spec().lane.clone());
-            policies.iter().all(|policy| policy.exposes(definition.name.as_str(), lane.as_ref()))
-        });
-        definitions
+        self.scope.offered()
     }
 }
 
