@@ -230,7 +230,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     use std::os::unix::net::UnixListener;
     use std::path::Path;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::{
         FileError, FileKind, Files as _, Links, LocalFiles, Replacement, WorkspaceCapabilities, WorkspacePath,
@@ -454,38 +454,48 @@ mod tests {
         fs::write(outside.join("x"), "secret").unwrap();
         let files = local(&root);
         let done = AtomicBool::new(false);
-        let (mut inside, mut refused) = (0_usize, 0_usize);
+        let (inside, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let both_seen = || inside.load(Ordering::Relaxed) > 0 && refused.load(Ordering::Relaxed) > 0;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 symlink(&outside, root.join("link")).unwrap();
-                while !done.load(Ordering::Relaxed) {
+                for swap in 0..1_000_000 {
+                    if swap >= 10_000 && both_seen() {
+                        break;
+                    }
                     // d is the folder, then the link, then the folder again.
                     fs::rename(root.join("d"), root.join("folder")).unwrap();
                     fs::rename(root.join("link"), root.join("d")).unwrap();
                     fs::rename(root.join("d"), root.join("link")).unwrap();
                     fs::rename(root.join("folder"), root.join("d")).unwrap();
                 }
+                done.store(true, Ordering::Relaxed);
             });
-            for round in 0..20_000 {
+            let mut round = 0_usize;
+            while !done.load(Ordering::Relaxed) {
                 let written = Replacement { bytes: b"mine", expected: Expected::Any, create_folders: false };
-                let result = match round % 2 {
-                    0 => files.replace(&path("d/x"), &written).map(|_| String::from("mine")),
-                    _ => content(&files, "d/x"),
+                // A durable write holds up the renames of everybody: most rounds read, the same way in.
+                let result = if round.is_multiple_of(16) {
+                    files.replace(&path("d/x"), &written).map(|_| String::from("mine"))
+                } else {
+                    content(&files, "d/x")
                 };
+                round += 1;
                 match result {
                     Ok(text) => {
                         assert_eq!(text, "mine");
-                        inside += 1;
+                        inside.fetch_add(1, Ordering::Relaxed);
                     }
-                    Err(FileError::Outside { .. } | FileError::NotFound { .. }) => refused += 1,
+                    Err(FileError::Outside { .. } | FileError::NotFound { .. }) => {
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    }
                     Err(other) => panic!("{other}"),
                 }
             }
-            done.store(true, Ordering::Relaxed);
         });
+        assert!(both_seen(), "{inside:?} inside, {refused:?} refused");
         assert_eq!(fs::read_to_string(outside.join("x")).unwrap(), "secret");
         assert_eq!(names(&outside), ["x"]);
-        assert!(inside > 0 && refused > 0, "{inside} inside, {refused} refused");
     }
 
     #[test]
