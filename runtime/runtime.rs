@@ -192,7 +192,7 @@ impl Runtime {
         let path = ("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned());
         RuntimeBuilder {
             effects: Effects::real(),
-            processes: Arc::new(SystemProcesses::new()),
+            processes: Arc::new(SystemProcesses),
             environment: BTreeMap::from([path]),
             lanes: LaneLimits::default(),
             secrets: Vec::new(),

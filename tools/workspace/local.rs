@@ -471,15 +471,16 @@ mod tests {
                 }
                 done.store(true, Ordering::Relaxed);
             });
-            let mut write = true;
+            let mut round = 0_usize;
             while !done.load(Ordering::Relaxed) {
                 let written = Replacement { bytes: b"mine", expected: Expected::Any, create_folders: false };
-                let result = if write {
+                // A durable write holds up the renames of everybody: most rounds read, the same way in.
+                let result = if round.is_multiple_of(16) {
                     files.replace(&path("d/x"), &written).map(|_| String::from("mine"))
                 } else {
                     content(&files, "d/x")
                 };
-                write = !write;
+                round += 1;
                 match result {
                     Ok(text) => {
                         assert_eq!(text, "mine");
