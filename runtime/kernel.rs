@@ -112,7 +112,7 @@ impl Kernel {
                 parent: proposal.parent.clone(),
             },
         );
-        let spec = NodeSpec { kind: NodeKind::Invocation, grace: scope.limits.grace + SETTLE_ALLOWANCE };
+        let spec = NodeSpec { kind: NodeKind::Invocation, grace: scope.grace_of(tool.as_str()) + SETTLE_ALLOWANCE };
         let (kernel, its_scope) = (Arc::clone(self), Arc::clone(scope));
         let body = move |node| route(kernel, its_scope, proposal, node);
         let (kernel, its_scope, lost_id, lost_tool) = (Arc::clone(self), Arc::clone(scope), id.clone(), tool.clone());
@@ -364,7 +364,7 @@ async fn run_tool(
     tokio::pin!(call);
     let overdue = async {
         let reason = context.cancel.cancelled().await;
-        tokio::time::sleep(scope.limits.grace).await;
+        tokio::time::sleep(scope.grace_of(name.as_str())).await;
         reason
     };
     tokio::select! {

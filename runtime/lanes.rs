@@ -57,7 +57,7 @@ pub struct Lanes {
 impl Lanes {
     /// Handles for lanes that the supervision tree starts.
     pub fn new(limits: &LaneLimits) -> Self {
-        let lanes = limits.iter().map(|(lane, limits)| (lane.clone(), Bulkhead::new(lane.clone(), limits.clone())));
+        let lanes = limits.iter().map(|(lane, limits)| (lane.clone(), Bulkhead::new(lane.clone(), *limits)));
         Self { by_lane: lanes.collect() }
     }
 

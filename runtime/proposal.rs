@@ -28,7 +28,6 @@ pub struct Proposal {
 /// A proposal on its way through the route; the stages hand it on, each in a value of its own kind.
 pub(crate) struct Passage {
     pub(crate) id: InvocationId,
-    pub(crate) parent: Option<InvocationId>,
     pub(crate) origin: Origin,
     pub(crate) ancestry: Vec<ToolName>,
     pub(crate) tool: ToolName,
@@ -38,12 +37,12 @@ pub(crate) struct Passage {
 
 impl From<Proposal> for Passage {
     fn from(proposal: Proposal) -> Self {
-        let Proposal { id, parent, origin, ancestry, call } = proposal;
+        let Proposal { id, parent: _, origin, ancestry, call } = proposal;
         let arguments = match call.arguments {
             Value::Null => Value::Object(Map::new()),
             arguments => arguments,
         };
-        Self { id, parent, origin, ancestry, tool: call.tool, arguments, entry: None }
+        Self { id, origin, ancestry, tool: call.tool, arguments, entry: None }
     }
 }
 

@@ -85,6 +85,8 @@ pub struct CallLimits {
     /// What a tool has from its cancel to being dropped. Longer than the grace of a command, so that the command's
     /// own end comes first.
     pub grace: Duration,
+    /// The same for a tool whose work is other calls: it first waits for theirs.
+    pub nesting_grace: Duration,
     /// How many nesting tools may be inside of each other.
     pub depth_max: usize,
     /// How long hooks after a call are waited for, all together.
@@ -93,11 +95,25 @@ pub struct CallLimits {
 
 impl Default for CallLimits {
     fn default() -> Self {
-        Self { timeout: None, grace: Duration::from_millis(4000), depth_max: 4, post_hook: Duration::from_secs(1) }
+        Self {
+            timeout: None,
+            grace: Duration::from_secs(4),
+            nesting_grace: Duration::from_secs(15),
+            depth_max: 4,
+            post_hook: Duration::from_secs(1),
+        }
     }
 }
 
 impl Scope {
+    /// What a tool of this name has from its cancel to being dropped.
+    pub fn grace_of(&self, tool: &str) -> Duration {
+        match self.registry.get(tool) {
+            Some(entry) if entry.tool.spec().needs.nests() => self.limits.nesting_grace,
+            _ => self.limits.grace,
+        }
+    }
+
     /// What a model is told of its tools: those that are visible and that no policy or skill hides.
     pub fn offered(&self) -> Vec<ToolDefinition> {
         self.registry

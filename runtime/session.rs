@@ -413,7 +413,7 @@ async fn live(
     node.cancel(CancelReason::SessionClosed);
     node.children_settled().await;
     // Parts that are gone have nothing left to close.
-    drop(kernel.confirmations.close_session(scope.root_session.clone()).await);
+    let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
     drop(kernel.ledger.close_account(scope.account.clone()).await);
     drop(kernel.write(&scope, EventKind::SessionClosed).await);
 }

@@ -4,4 +4,4 @@ use std::time::Duration;
 
 /// What a session or run has from its cancel to being dropped: more than a call with all its allowances, because
 /// its own end waits for them.
-pub const SESSION_GRACE: Duration = Duration::from_secs(20);
+pub const SESSION_GRACE: Duration = Duration::from_secs(30);

@@ -18,10 +18,10 @@ use crate::kernel::Kernel;
 use crate::session_span::SESSION_GRACE;
 
 /// What all sessions together have to end when the runtime shuts down, before they are killed.
-pub const SESSIONS_SHUTDOWN: Duration = Duration::from_secs(30);
+pub(crate) const SESSIONS_SHUTDOWN: Duration = Duration::from_secs(45);
 
 /// Makes the journal's sink; called for each start of the journal.
-pub type MakeSink = Arc<dyn Fn() -> Option<Box<dyn JournalSink<Event>>> + Send + Sync>;
+pub(crate) type MakeSink = Arc<dyn Fn() -> Option<Box<dyn JournalSink<Event>>> + Send + Sync>;
 
 /// The running tree.
 pub(crate) struct SupervisionTree {

@@ -14,7 +14,7 @@ use toolwarden_tools::declaration::{Capabilities, ToolDefinition};
 use toolwarden_tools::ids::{InvocationId, ToolName};
 use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome};
 
-use crate::kernel::{Kernel, SETTLE_ALLOWANCE};
+use crate::kernel::Kernel;
 use crate::origin::Origin;
 use crate::proposal::{Passage, Proposal};
 use crate::scope::{ChildRuns, Scope};
@@ -65,7 +65,7 @@ impl Invoke for NestedCalls {
         let (kernel, scope) = (Arc::clone(&self.kernel), Arc::clone(&self.scope));
         let tools: Vec<ToolName> = calls.iter().map(|call| call.tool.clone()).collect();
         let proposals: Vec<Proposal> = calls.into_iter().map(|call| self.proposal(call)).collect();
-        let spec = NodeSpec { kind: NodeKind::FanOut, grace: scope.limits.grace + SETTLE_ALLOWANCE };
+        let spec = NodeSpec { kind: NodeKind::FanOut, grace: scope.limits.nesting_grace };
         let waiter = self.node.spawn(spec, move |node| async move {
             let members = proposals.into_iter().map(|proposal| member(&kernel, &scope, proposal)).collect();
             run_members(&node, FanOutPlan::all(width), members).await.ok()

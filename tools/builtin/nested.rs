@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::context::ToolContext;
 
 /// How long children have to settle after a cancel: longer than a command that ignores TERM takes to be killed.
-pub(crate) const SETTLE_GRACE: Duration = Duration::from_secs(5);
+pub(crate) const SETTLE_GRACE: Duration = Duration::from_secs(12);
 
 /// Waits for work below; none when a cancel came and the work did not settle within [`SETTLE_GRACE`].
 pub(crate) async fn settled<T>(ctx: &ToolContext, work: impl Future<Output = T>) -> Option<T> {
