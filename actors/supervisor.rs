@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::child::{ChildCount, ChildEvent, ChildView, Incarnation};
+use crate::child::{ChildCount, ChildView, Incarnation};
 use crate::child_spec::{ChildId, ChildSpec, ChildWork, Shutdown, StartError, StartRequest};
 use crate::nursery::{Nursery, NurseryNote};
 use crate::slot::Slot;
@@ -224,13 +224,6 @@ impl Mounted {
         Ok(())
     }
 
-    fn take_child(&mut self, event: ChildEvent) -> Result<(), Ending> {
-        if let ChildEvent::Exited { incarnation, .. } = event {
-            self.nursery.forget(incarnation);
-        }
-        self.take(Event::Child(event))
-    }
-
     /// Whoever called may be gone; then nobody wants the answer.
     fn reply(&self, to: Reply, answer: Result<Option<Incarnation>, SupervisorError>) {
         match to {
@@ -289,7 +282,7 @@ impl Actor for Mount {
         match message {
             Message::Child(note) => {
                 for event in state.nursery.take_note(note) {
-                    state.take_child(event)?;
+                    state.take(Event::Child(event))?;
                 }
             }
             Message::Call(call) => state.take(Event::Call(call))?,
@@ -307,7 +300,7 @@ impl Actor for Mount {
         state: &mut Mounted,
     ) -> Result<(), ActorProcessingErr> {
         match state.nursery.take_event(&event) {
-            Some(event) => Ok(state.take_child(event)?),
+            Some(event) => Ok(state.take(Event::Child(event))?),
             None => Ok(()),
         }
     }
