@@ -251,7 +251,10 @@ impl<M: Message + From<NurseryNote>> Nursery<M> {
         }
         self.early_exits.clear();
         if std::mem::take(&mut self.strays) {
-            for cell in self.supervisor.get_children() {
+            let mut linked = self.supervisor.get_children();
+            // ractor keeps them in hash order.
+            linked.sort_by_key(|cell| cell.get_id());
+            for cell in linked {
                 if !self.incarnations.contains_key(&cell.get_id()) {
                     cell.kill();
                 }

@@ -150,6 +150,13 @@ impl SupervisorRef {
         actor.wait(Some(timeout)).await.map_err(|_| SupervisorError::TimedOut { timeout })
     }
 
+    /// Waits until the incarnation that runs now is gone; returns at once when none runs.
+    pub async fn ended(&self) {
+        if let Ok(actor) = self.slot.get() {
+            let _ = actor.wait(None).await;
+        }
+    }
+
     async fn call<T: Send + 'static>(
         &self,
         message: impl FnOnce(RpcReplyPort<T>) -> Message,

@@ -284,11 +284,10 @@ async fn a_restart_that_fails_to_start_is_tried_again_under_the_intensity() {
     let record = Record::new();
     let (child, attempts) = flaky("a", &record, 1..4);
     let supervisor = start(spec(Strategy::OneForOne, 4, vec![child])).await.unwrap();
-    let started = |count| move |at: &usize| *at >= count;
     let first = cell(&supervisor).get_children();
     first[0].kill();
     record.until("+a", 2).await;
-    assert!(started(5)(&attempts.load(Ordering::SeqCst)));
+    assert_eq!(attempts.load(Ordering::SeqCst), 5, "one start, three failures, one success");
     assert_eq!(supervisor.count_children().await.unwrap().active, 1);
     supervisor.shutdown(LONG).await.unwrap();
 
@@ -298,9 +297,8 @@ async fn a_restart_that_fails_to_start_is_tried_again_under_the_intensity() {
     let mut giving_up = spec(Strategy::OneForOne, 3, vec![child]);
     giving_up.reports = Some(record.sink());
     let supervisor = start(giving_up).await.unwrap();
-    let supervisor = cell(&supervisor);
-    supervisor.get_children()[0].kill();
-    supervisor.wait(None).await.unwrap();
+    cell(&supervisor).get_children()[0].kill();
+    supervisor.ended().await;
     assert_eq!(attempts.load(Ordering::SeqCst), 4, "one start and three restarts");
     let last = record.lines().pop().unwrap();
     assert!(last.starts_with("the supervisor ends: restart intensity reached"), "{last}");
