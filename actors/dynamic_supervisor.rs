@@ -16,7 +16,7 @@ use ractor::rpc::CallResult;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use tokio::time::Instant;
 
-use crate::child::{ChildCount, ChildEvent, ChildView};
+use crate::child::{ChildCount, ChildView};
 use crate::child_spec::{ChildId, ChildSpec, ChildTerms, ChildWork, Shutdown, StartError, StartRequest};
 use crate::dynamic_supervision::{DynamicFlags, DynamicSupervision, DynamicSupervisorError, Effect, Event};
 use crate::nursery::{Nursery, NurseryNote};
@@ -121,6 +121,13 @@ impl DynamicSupervisorRef {
         actor.wait(Some(timeout)).await.map_err(|_| DynamicSupervisorError::TimedOut { timeout })
     }
 
+    /// Waits until the incarnation that runs now is gone; returns at once when none runs.
+    pub async fn ended(&self) {
+        if let Ok(actor) = self.slot.get() {
+            let _ = actor.wait(None).await;
+        }
+    }
+
     async fn call<T: Send + 'static>(
         &self,
         message: impl FnOnce(RpcReplyPort<T>) -> Message,
@@ -196,13 +203,6 @@ impl Mounted {
         }
         Ok(())
     }
-
-    fn take_child(&mut self, event: ChildEvent) -> Result<(), Ending> {
-        if let ChildEvent::Exited { incarnation, .. } = event {
-            self.nursery.forget(incarnation);
-        }
-        self.take(Event::Child(event))
-    }
 }
 
 impl Actor for Mount {
@@ -228,7 +228,7 @@ impl Actor for Mount {
         match message {
             Message::Child(note) => {
                 for event in state.nursery.take_note(note) {
-                    state.take_child(event)?;
+                    state.take(Event::Child(event))?;
                 }
             }
             Message::StartChild(terms, work, reply) => state.take(Event::StartChild { terms, work, reply })?,
@@ -247,7 +247,7 @@ impl Actor for Mount {
         state: &mut Mounted,
     ) -> Result<(), ActorProcessingErr> {
         match state.nursery.take_event(&event) {
-            Some(event) => Ok(state.take_child(event)?),
+            Some(event) => Ok(state.take(Event::Child(event))?),
             None => Ok(()),
         }
     }

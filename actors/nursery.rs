@@ -41,6 +41,8 @@ pub(crate) struct Nursery<M> {
     early_exits: BTreeMap<ActorId, Exit>,
     /// Start tasks that have not reported yet.
     starting: usize,
+    /// Children whose end was handed out; forgotten at the next call, so that the machine's answers still find them.
+    departed: Vec<Incarnation>,
     /// Set when a start was dropped: what it had spawned by then may be linked here without being known.
     strays: bool,
 }
@@ -67,6 +69,7 @@ impl<M: Message + From<NurseryNote>> Nursery<M> {
             incarnations: BTreeMap::new(),
             early_exits: BTreeMap::new(),
             starting: 0,
+            departed: Vec::new(),
             strays: false,
         }
     }
@@ -118,12 +121,14 @@ impl<M: Message + From<NurseryNote>> Nursery<M> {
 
     /// Takes a note from one of its own tasks; at most a start and an end come of it, in this order.
     pub(crate) fn take_note(&mut self, note: NurseryNote) -> Vec<ChildEvent> {
+        self.forget_departed();
         match note {
             NurseryNote::StartEnded { incarnation, result } => self.start_ended(incarnation, result),
             NurseryNote::Overdue { incarnation, stage } => vec![ChildEvent::Overdue { incarnation, stage }],
             // A supervision event is sent before an actor counts as stopped, and read before any message: if one was
             // sent, the cot is empty by now.
             NurseryNote::Gone { incarnation } if self.cots.contains_key(&incarnation) => {
+                self.departed.push(incarnation);
                 vec![ChildEvent::Exited { incarnation, exit: Exit::Lost }]
             }
             NurseryNote::Gone { .. } => Vec::new(),
@@ -132,21 +137,16 @@ impl<M: Message + From<NurseryNote>> Nursery<M> {
 
     /// Takes an event from ractor; something comes of it when it is the end of a known child.
     pub(crate) fn take_event(&mut self, event: &SupervisionEvent) -> Option<ChildEvent> {
+        self.forget_departed();
         let (cell, exit) = Exit::of(event)?;
         if let Some(incarnation) = self.incarnations.get(&cell.get_id()).copied() {
+            self.departed.push(incarnation);
             return Some(ChildEvent::Exited { incarnation, exit });
         }
         if self.starting > 0 && self.early_exits.len() < EARLY_EXITS_MAX {
             self.early_exits.insert(cell.get_id(), exit);
         }
         None
-    }
-
-    /// Forgets a child that is gone or given up; to be called before the machine hears of its exit.
-    pub(crate) fn forget(&mut self, incarnation: Incarnation) {
-        if let Some(Cot { occupant: Occupant::Running(cell), .. }) = self.cots.remove(&incarnation) {
-            self.incarnations.remove(&cell.get_id());
-        }
     }
 
     /// Stops children one after the other, each within its time. This and [`Self::close_at_once`] are for the one
@@ -217,6 +217,7 @@ impl<M: Message + From<NurseryNote>> Nursery<M> {
         }
         self.incarnations.insert(child, incarnation);
         if let Some(exit) = self.early_exits.remove(&child) {
+            self.departed.push(incarnation);
             return vec![started, ChildEvent::Exited { incarnation, exit }];
         }
         let myself = self.supervisor.get_cell();
@@ -231,6 +232,18 @@ impl<M: Message + From<NurseryNote>> Nursery<M> {
         vec![started]
     }
 
+    fn forget_departed(&mut self) {
+        for incarnation in std::mem::take(&mut self.departed) {
+            self.forget(incarnation);
+        }
+    }
+
+    fn forget(&mut self, incarnation: Incarnation) {
+        if let Some(Cot { occupant: Occupant::Running(cell), .. }) = self.cots.remove(&incarnation) {
+            self.incarnations.remove(&cell.get_id());
+        }
+    }
+
     /// Once no start runs, every linked actor must be a known child: kills what dropped starts have left behind.
     fn starts_settled(&mut self) {
         if self.starting > 0 {
@@ -238,7 +251,10 @@ impl<M: Message + From<NurseryNote>> Nursery<M> {
         }
         self.early_exits.clear();
         if std::mem::take(&mut self.strays) {
-            for cell in self.supervisor.get_children() {
+            let mut linked = self.supervisor.get_children();
+            // ractor keeps them in hash order.
+            linked.sort_by_key(|cell| cell.get_id());
+            for cell in linked {
                 if !self.incarnations.contains_key(&cell.get_id()) {
                     cell.kill();
                 }

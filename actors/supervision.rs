@@ -281,9 +281,7 @@ impl<W: Clone, R> Supervision<W, R> {
 
     fn child_event(&mut self, event: ChildEvent, effects: &mut Effects<W, R>) {
         let incarnation = event.incarnation();
-        let Some(index) = self.children.iter().position(|child| child.incarnation() == Some(incarnation)) else {
-            return;
-        };
+        let Some(index) = self.position_of(incarnation) else { return };
         let Some(child) = self.children.get_mut(index) else { return };
         let id = child.terms.id.clone();
         match event {
@@ -368,8 +366,8 @@ impl<W: Clone, R> Supervision<W, R> {
     fn take_pending(&mut self, now: Duration, pending: Pending<W, R>, effects: &mut Effects<W, R>) {
         match pending {
             Pending::Exit(incarnation) => {
-                let is_it = |child: &Child<W>| matches!(child.life, Life::Exited(of, _) if of == incarnation);
-                if let Some(index) = self.children.iter().position(is_it) {
+                // An operation may have settled it meanwhile.
+                if let Some(index) = self.position_of(incarnation) {
                     self.decide(now, index, effects);
                 }
             }
@@ -424,9 +422,8 @@ impl<W: Clone, R> Supervision<W, R> {
         };
         let group = group.unwrap_or_default();
         let stop = group.iter().rev().map(|child| child.terms.id.clone()).collect();
-        // Temporary children are stopped with their group and never come back.
-        let comes_back = group.iter().filter(|child| child.terms.restart != Restart::Temporary);
-        let start = comes_back.map(|child| child.terms.id.clone()).collect();
+        // Temporary children are stopped with their group and forgotten by then, so they never come back.
+        let start = group.iter().map(|child| child.terms.id.clone()).collect();
         self.operation = Some(Operation { stop, start, purpose: Purpose::Restart });
     }
 
@@ -529,6 +526,10 @@ impl<W: Clone, R> Supervision<W, R> {
         if child.terms.restart == Restart::Temporary {
             self.children.remove(index);
         }
+    }
+
+    fn position_of(&self, incarnation: Incarnation) -> Option<usize> {
+        self.children.iter().position(|child| child.incarnation() == Some(incarnation))
     }
 
     fn index_of(&self, id: &ChildId) -> Option<usize> {

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::child::{ChildCount, ChildEvent, ChildView, Incarnation};
+use crate::child::{ChildCount, ChildView, Incarnation};
 use crate::child_spec::{ChildId, ChildSpec, ChildWork, Shutdown, StartError, StartRequest};
 use crate::nursery::{Nursery, NurseryNote};
 use crate::slot::Slot;
@@ -150,6 +150,13 @@ impl SupervisorRef {
         actor.wait(Some(timeout)).await.map_err(|_| SupervisorError::TimedOut { timeout })
     }
 
+    /// Waits until the incarnation that runs now is gone; returns at once when none runs.
+    pub async fn ended(&self) {
+        if let Ok(actor) = self.slot.get() {
+            let _ = actor.wait(None).await;
+        }
+    }
+
     async fn call<T: Send + 'static>(
         &self,
         message: impl FnOnce(RpcReplyPort<T>) -> Message,
@@ -224,13 +231,6 @@ impl Mounted {
         Ok(())
     }
 
-    fn take_child(&mut self, event: ChildEvent) -> Result<(), Ending> {
-        if let ChildEvent::Exited { incarnation, .. } = event {
-            self.nursery.forget(incarnation);
-        }
-        self.take(Event::Child(event))
-    }
-
     /// Whoever called may be gone; then nobody wants the answer.
     fn reply(&self, to: Reply, answer: Result<Option<Incarnation>, SupervisorError>) {
         match to {
@@ -289,7 +289,7 @@ impl Actor for Mount {
         match message {
             Message::Child(note) => {
                 for event in state.nursery.take_note(note) {
-                    state.take_child(event)?;
+                    state.take(Event::Child(event))?;
                 }
             }
             Message::Call(call) => state.take(Event::Call(call))?,
@@ -307,7 +307,7 @@ impl Actor for Mount {
         state: &mut Mounted,
     ) -> Result<(), ActorProcessingErr> {
         match state.nursery.take_event(&event) {
-            Some(event) => Ok(state.take_child(event)?),
+            Some(event) => Ok(state.take(Event::Child(event))?),
             None => Ok(()),
         }
     }

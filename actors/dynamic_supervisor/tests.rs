@@ -89,7 +89,8 @@ async fn failed_children_are_restarted_alone() {
 async fn reaching_the_intensity_escalates_and_the_handle_follows_the_new_supervisor() {
     let probes = Probes::new(["a", "b"]);
     let intensity = RestartIntensity::new(0, Duration::from_secs(5)).unwrap();
-    let (inner, handle) = child_spec("inner", DynamicFlags { max_children: 9, intensity }, None);
+    let told = Record::new();
+    let (inner, handle) = child_spec("inner", DynamicFlags { max_children: 9, intensity }, Some(told.sink()));
     let reports = Some(probes.record.sink());
     let outer = SupervisorSpec { children: vec![inner], reports, ..SupervisorSpec::default() };
     let outer = supervisor::start(outer).await.unwrap();
@@ -102,6 +103,7 @@ async fn reaching_the_intensity_escalates_and_the_handle_follows_the_new_supervi
     assert_eq!(handle.count_children().await, Ok(ChildCount::default()));
     handle.start_child(probes.spec("a")).await.unwrap();
     outer.shutdown(LONG).await.unwrap();
+    assert_eq!(told.lines().pop().unwrap(), "the supervisor ends: shutdown", "it was asked by its own message");
     assert_eq!(handle.start_child(probes.spec("b")).await, Err(DynamicSupervisorError::NotRunning));
     assert!(!probes.is_running("a"));
 }

@@ -261,6 +261,15 @@ fn a_significant_child_that_is_terminated_does_not_shut_the_supervisor_down() {
     assert_eq!(world.known(), [("a".to_owned(), false)]);
 }
 
+#[test]
+fn an_insignificant_child_shuts_nothing_down_even_when_no_significant_one_is_left() {
+    let children = [significant("a", Restart::Transient), terms("b", Restart::Transient)];
+    let mut world = Calm::new(flags(Strategy::OneForOne, 9, AutoShutdown::AllSignificant), children);
+    world.feed(Event::Call(Call::TerminateChild { id: "a".into(), reply: 1 }));
+    world.exit("b", Exit::Normal);
+    assert_eq!(world.end, None);
+}
+
 /// Drives a machine by hand.
 struct Hand {
     machine: Machine,
@@ -380,6 +389,17 @@ fn a_failed_restart_is_tried_again_and_counted_for_the_child_that_failed() {
 
 #[test]
 fn a_terminated_child_is_not_tried_again() {
+    let mut hand = Hand::new(Strategy::OneForOne, 9, &["a"]);
+    hand.step(Event::Begin);
+    hand.started(0);
+    assert_eq!(hand.exited(0, Exit::Killed), [start(1, "a")]);
+    assert!(hand.step(Event::Call(Call::TerminateChild { id: "a".into(), reply: 1 })).is_empty());
+    assert_eq!(hand.failed(1, StartError::Died), [Effect::Reply { to: 1, answer: Ok(None) }]);
+    assert_eq!(hand.machine.which_children()[0].life, Life::Absent);
+}
+
+#[test]
+fn a_deleted_child_is_not_tried_again() {
     let mut hand = Hand::new(Strategy::OneForOne, 9, &["a"]);
     hand.step(Event::Begin);
     hand.started(0);

@@ -284,11 +284,10 @@ async fn a_restart_that_fails_to_start_is_tried_again_under_the_intensity() {
     let record = Record::new();
     let (child, attempts) = flaky("a", &record, 1..4);
     let supervisor = start(spec(Strategy::OneForOne, 4, vec![child])).await.unwrap();
-    let started = |count| move |at: &usize| *at >= count;
     let first = cell(&supervisor).get_children();
     first[0].kill();
     record.until("+a", 2).await;
-    assert!(started(5)(&attempts.load(Ordering::SeqCst)));
+    assert_eq!(attempts.load(Ordering::SeqCst), 5, "one start, three failures, one success");
     assert_eq!(supervisor.count_children().await.unwrap().active, 1);
     supervisor.shutdown(LONG).await.unwrap();
 
@@ -298,9 +297,8 @@ async fn a_restart_that_fails_to_start_is_tried_again_under_the_intensity() {
     let mut giving_up = spec(Strategy::OneForOne, 3, vec![child]);
     giving_up.reports = Some(record.sink());
     let supervisor = start(giving_up).await.unwrap();
-    let supervisor = cell(&supervisor);
-    supervisor.get_children()[0].kill();
-    supervisor.wait(None).await.unwrap();
+    cell(&supervisor).get_children()[0].kill();
+    supervisor.ended().await;
     assert_eq!(attempts.load(Ordering::SeqCst), 4, "one start and three restarts");
     let last = record.lines().pop().unwrap();
     assert!(last.starts_with("the supervisor ends: restart intensity reached"), "{last}");
@@ -472,12 +470,15 @@ async fn a_child_that_its_start_did_not_link_is_supervised_nevertheless() {
         let probe = Probe::new("loose", &writer);
         async move { Ok(Actor::spawn(None, probe, ()).await?.0.get_cell()) }
     });
-    let supervisor = start(SupervisorSpec::default()).await.unwrap();
+    let reports = Some(record.sink());
+    let supervisor = start(SupervisorSpec { reports, ..SupervisorSpec::default() }).await.unwrap();
     let child = supervisor.start_child(unlinked).await.unwrap();
     child.kill();
-    record.until("+loose", 2).await;
+    record.until("child loose is up", 2).await;
     supervisor.shutdown(LONG).await.unwrap();
-    assert_eq!(record.lines(), ["+loose", "+loose", "-loose"]);
+    let lines = record.lines();
+    assert_eq!(lines[1..4], ["+loose", "child loose is up", "child loose ended: killed"]);
+    assert!(lines.contains(&"-loose".to_owned()));
 
     // One that is dead already sends no event, so it is found lost.
     let dead = ChildSpec::new("dead", move |_| {
@@ -523,7 +524,9 @@ async fn a_start_that_is_cancelled_after_its_spawn_leaves_no_stray() {
 #[tokio::test(start_paused = true)]
 async fn a_tree_is_shut_down_from_its_leaves() {
     let probes = Probes::new(["a", "b1", "b2", "c"]);
-    let inner = spec(Strategy::OneForOne, 1, vec![probes.spec("b1"), probes.spec("b2")]);
+    let mut inner = spec(Strategy::OneForOne, 1, vec![probes.spec("b1"), probes.spec("b2")]);
+    let reports = Record::new();
+    inner.reports = Some(reports.sink());
     let (inner, handle) = child_spec("inner", inner);
     let supervisor =
         start(spec(Strategy::RestForOne, 1, vec![probes.spec("a"), inner, probes.spec("c")])).await.unwrap();
@@ -531,6 +534,7 @@ async fn a_tree_is_shut_down_from_its_leaves() {
     assert_eq!(supervisor.count_children().await, Ok(count));
     supervisor.shutdown(LONG).await.unwrap();
     assert_eq!(probes.record.lines(), ["+a", "+b1", "+b2", "+c", "-c", "-b2", "-b1", "-a"]);
+    assert_eq!(reports.lines().pop().unwrap(), "the supervisor ends: shutdown", "it was asked by its own message");
     assert_eq!(handle.count_children().await, Err(SupervisorError::NotRunning));
 }
 
