@@ -388,7 +388,7 @@ fn odd_conversations_end_with_a_word_or_a_clear_error() {
 }
 
 proptest::proptest! {
-    #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+    #![proptest_config(proptest::test_runner::Config::with_cases(24))]
     #[test]
     fn any_output_of_a_tool_is_survived(
         outputs in proptest::collection::vec("([ -~\n\t\u{4e00}-\u{4e20}]|lane|:1:|-2-|=== a ===\n|     1\t|--- Task 1 \\(e\\) \\[OK\\] ---\n){0,40}", 1..4),
