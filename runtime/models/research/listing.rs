@@ -91,7 +91,8 @@ impl Listing {
             }
             under = match (under, numbered(line)) {
                 (Some((path, expected)), Some((number, text))) if expected.is_none_or(|next| next == number) => {
-                    self.put(path, number, text);
+                    // A read shows a line from its start; a search may show the middle of a long one.
+                    self.note(path, number, text, |held, fresh| !held.starts_with(fresh));
                     Some((path, Some(number + 1)))
                 }
                 _ => None,
@@ -99,15 +100,20 @@ impl Listing {
         }
     }
 
-    /// Notes one line; a longer text of the same line wins, for texts are only ever cut at their end.
+    /// Notes one line; a longer text of the same line wins.
     pub(super) fn put(&mut self, path: &str, number: usize, text: &str) {
+        self.note(path, number, text, |held, fresh| held.len() < fresh.len());
+    }
+
+    /// Notes a line if it is new, or its text better than the one held.
+    fn note(&mut self, path: &str, number: usize, text: &str, is_better: impl Fn(&str, &str) -> bool) {
         if number == 0 || !is_path(path) || self.lines >= LINES_MAX {
             return;
         }
         let kept = &text[..text.floor_char_boundary(LINE_BYTES_MAX)];
         let file = self.files.entry(path.to_owned()).or_default();
         match file.lines.get_mut(&number) {
-            Some(held) if held.len() < kept.len() => kept.clone_into(held),
+            Some(held) if is_better(held, kept) => kept.clone_into(held),
             Some(_) => return,
             None => {
                 file.lines.insert(number, kept.to_owned());
@@ -241,7 +247,11 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_text_of_the_same_line_wins() {
+    fn a_longer_text_of_the_same_line_wins_and_a_read_over_a_search() {
+        let mut listing = Listing::default();
+        listing.take_matches("b.rs:1:…the middle of a long line, shown for its match…\n");
+        listing.take_read("=== b.rs ===\n     1\tfrom its start\n");
+        assert_eq!(known(&listing), [row("b.rs", 1, "from its start")]);
         let mut listing = Listing::default();
         listing.take_matches("a.rs:1:short of it\n");
         listing.take_read("=== a.rs ===\n     1\tshort of it, and the rest\n");
