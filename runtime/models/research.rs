@@ -6,17 +6,21 @@
 //! refused, the parent researches by itself. What to do next follows from the conversation alone: the same
 //! conversation always gives the same turn, and nothing is kept between turns.
 
-mod focus;
-mod listing;
-mod question;
 mod term;
 mod vocabulary;
 
+mod cjk;
+mod focus;
+mod listing;
+
+mod question;
+
+mod judge;
+
+mod evidence;
+
 mod answer;
 mod assignment;
-mod cjk;
-mod evidence;
-mod judge;
 mod plan;
 
 use std::collections::BTreeMap;

@@ -14,7 +14,9 @@ const PART_STATEMENTS_MAX: usize = 4;
 /// Most candidates for each part.
 const CANDIDATES_MAX: usize = 16;
 /// Most lines of a quote.
-const QUOTE_LINES_MAX: usize = 4;
+const QUOTE_LINES_MAX: usize = 5;
+/// Quotes of one file so close together, in lines, would show the same place twice.
+const APART_LINES_MIN: usize = 4;
 /// Longest quoted line, in bytes.
 const QUOTE_LINE_BYTES_MAX: usize = 180;
 /// Most places named for one statement.
@@ -71,7 +73,8 @@ pub(super) fn write(evidence: &Evidence, judge: &Judge, focuses: &[Focus]) -> St
 /// The statement that says the same already; a copy of its text elsewhere becomes a further source.
 fn place_of(statements: &mut [Statement], fresh: &Statement) -> Option<usize> {
     let index = statements.iter().position(|held| {
-        (held.path == fresh.path && held.start <= fresh.end && fresh.start <= held.end) || held.lines == fresh.lines
+        let is_near = held.start < fresh.end + APART_LINES_MIN && fresh.start < held.end + APART_LINES_MIN;
+        (held.path == fresh.path && is_near) || held.lines == fresh.lines
     })?;
     let held = &mut statements[index];
     if held.path != fresh.path && held.also.len() + 1 < SOURCES_MAX {
@@ -84,31 +87,32 @@ fn place_of(statements: &mut [Statement], fresh: &Statement) -> Option<usize> {
 fn quote(evidence: &Evidence, judge: &Judge, part: usize, hit: &Hit) -> Option<Statement> {
     let file = evidence.listing.files().get(&hit.path)?;
     let text = |line: usize| file.lines.get(&line).map_or("", String::as_str);
-    let defines = judge.defines(part, text(hit.line));
-    let prose = is_comment(text(hit.line)) || is_document(&hit.path);
-    let (verb, before, after) = match (defines, prose) {
-        (true, _) => ("defines it", 2, 1),
-        (false, true) => ("says", 1, 2),
-        (false, false) => ("has", 1, 1),
+    let is_prose = |line: usize| is_comment(text(line)) || is_document(&hit.path);
+    let definition = judge.definition(part, file, hit.line);
+    let line = definition.unwrap_or(hit.line);
+    let prose = is_prose(line);
+    let (verb, before, after) = match (definition, prose) {
+        (Some(_), _) => ("defines it", QUOTE_LINES_MAX - 2, 1),
+        (None, true) => ("says", 1, 2),
+        (None, false) => ("has", 1, 1),
     };
-    let around = file.around(hit.line, before, after);
-    let (mut start, mut end) = (*around.start(), *around.end());
-    // Before a definition only its own comment counts; a comment ends where code begins.
-    let belongs =
-        |line: usize| !text(line).trim().is_empty() && (!(defines || prose) || is_prose(&hit.path, text(line)));
-    while start < hit.line && !(start..hit.line).all(belongs) {
-        start += 1;
+    // Above a definition only its own comment and attributes count; a comment ends where code begins.
+    let says_something = |line: usize| text(line).chars().any(char::is_alphanumeric);
+    let leads = |line: usize| is_prose(line) || (definition.is_some() && is_attribute(text(line)));
+    let around = file.around(line, before, after);
+    let (mut start, mut end) = (line, line);
+    while start > *around.start() && says_something(start - 1) && (verb == "has" || leads(start - 1)) {
+        start -= 1;
     }
-    while end > hit.line && ((!defines && prose && !belongs(end)) || text(end).trim().is_empty()) {
-        end -= 1;
+    while end < *around.end() && says_something(end + 1) && (!prose || is_prose(end + 1)) {
+        end += 1;
     }
-    end = end.min(start + QUOTE_LINES_MAX - 1);
     let lines = dedent((start..=end).map(|line| clean(text(line))).collect());
     Some(Statement { part, path: hit.path.clone(), start, end, verb, lines, also: Vec::new() })
 }
 
-fn is_prose(path: &str, text: &str) -> bool {
-    is_comment(text) || is_document(path)
+fn is_attribute(text: &str) -> bool {
+    text.trim_start().starts_with(['#', '@'])
 }
 
 fn compose(

@@ -1,7 +1,7 @@
 //! A focus: one thing that a question asks about, and how it is looked for.
 //!
-//! The patterns that a child run sends to `search` are the same that later judge the passages found, so that what
-//! counts as found is what was searched for.
+//! The patterns that a child run sends to `search` and those that later judge the passages found are built by the
+//! same code, so that what counts as found is what was searched for.
 
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,26 @@ const LONE_WORD_BYTES_MIN: usize = 3;
 /// Words that come before a defined name in common languages.
 const DEFINING: &str = "fn|struct|enum|trait|type|const|static|mod|union|macro_rules!|class|def|interface|func\
     |function|module|package|namespace|object|record|message|service";
+
+/// How patterns spell classes of characters.
+struct Dialect {
+    word: &'static str,
+    gap: &'static str,
+    blank: &'static str,
+    edge: &'static str,
+}
+
+/// For the search tool: short, for people see it too.
+const SHORT: Dialect = Dialect { word: r"\w", gap: r"\W", blank: r"\s", edge: r"\b" };
+
+/// For judging: the same up to exotic blanks, and compiled many times faster, for the full classes of Unicode are
+/// large (and larger still without regard to case).
+const LEAN: Dialect = Dialect {
+    word: r"(?-i:[0-9A-Za-z_\x{80}-\x{10ffff}])",
+    gap: r"(?-i:[\x00-/:-@\[-^`{-\x7f])",
+    blank: r"[ \t]",
+    edge: r"(?-u:\b)",
+};
 
 /// One thing to look for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,25 +83,33 @@ impl Focus {
 
     /// The regular expression that finds it, to be used without regard to case.
     pub(super) fn pattern(&self) -> String {
-        match self.kind {
-            FocusKind::Phrase => self.text.split_whitespace().map(regex::escape).collect::<Vec<_>>().join(r"[\s_\-]+"),
-            FocusKind::Identifier => name_pattern(&self.text),
-            FocusKind::Words => self.stems().join(&format!(r"\w*\W*(?:\w+\W+){{0,{GAP_WORDS_MAX}}}?")),
-            FocusKind::Cjk => regex::escape(&self.text),
-        }
+        self.pattern_in(&SHORT)
     }
 
     /// The regular expression that finds its definition, where names are defined by such texts.
     pub(super) fn definition_pattern(&self) -> Option<String> {
-        let name = match self.kind {
-            FocusKind::Identifier => {
-                let last = last_segment(&self.text);
-                format!(r"{}\b", name_pattern(last))
+        self.definition_pattern_in(&SHORT)
+    }
+
+    fn pattern_in(&self, Dialect { word, gap, blank, .. }: &Dialect) -> String {
+        match self.kind {
+            FocusKind::Phrase => {
+                let between = format!(r"[{}_\-]+", blank.trim_start_matches('[').trim_end_matches(']'));
+                self.text.split_whitespace().map(regex::escape).collect::<Vec<_>>().join(&between)
             }
-            FocusKind::Words => format!(r"\w*{}\w*", self.stems().join(r"\w*")),
+            FocusKind::Identifier => name_pattern(&self.text),
+            FocusKind::Words => self.stems().join(&format!("{word}*{gap}*(?:{word}+{gap}+){{0,{GAP_WORDS_MAX}}}?")),
+            FocusKind::Cjk => regex::escape(&self.text),
+        }
+    }
+
+    fn definition_pattern_in(&self, Dialect { word, blank, edge, .. }: &Dialect) -> Option<String> {
+        let name = match self.kind {
+            FocusKind::Identifier => format!("{}{edge}", name_pattern(last_segment(&self.text))),
+            FocusKind::Words => format!("{word}*{}{word}*", self.stems().join(&format!("{word}*"))),
             FocusKind::Phrase | FocusKind::Cjk => return None,
         };
-        Some(format!(r"\b(?:{DEFINING})\s+(?:mut\s+)?{name}"))
+        Some(format!("{edge}(?:{DEFINING}){blank}+(?:mut{blank}+)?{name}"))
     }
 
     /// The regular expression of the second try: any word of it, any pair of characters, the last part of a name.
@@ -119,10 +147,8 @@ fn name_pattern(name: &str) -> String {
     let mut previous = '_';
     for character in name.chars() {
         let hump = character.is_uppercase() && (previous.is_lowercase() || previous.is_numeric());
-        if character == '_' || hump {
-            if !pattern.is_empty() && !pattern.ends_with("[_-]?") {
-                pattern.push_str("[_-]?");
-            }
+        if (character == '_' || hump) && !pattern.is_empty() && !pattern.ends_with("[_-]?") {
+            pattern.push_str("[_-]?");
         }
         if character != '_' {
             pattern.push(character);
@@ -152,8 +178,8 @@ impl Matcher {
     pub(super) fn new(focus: &Focus) -> Self {
         Self {
             terms: focus.terms(),
-            pattern: compile(&focus.pattern()),
-            definition: focus.definition_pattern().and_then(|pattern| compile(&pattern)),
+            pattern: compile(&focus.pattern_in(&LEAN)),
+            definition: focus.definition_pattern_in(&LEAN).and_then(|pattern| compile(&pattern)),
             exact: (focus.kind == FocusKind::Identifier).then(|| focus.text.clone()),
         }
     }

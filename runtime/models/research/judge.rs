@@ -10,8 +10,8 @@ use super::listing::{KnownFile, Listing};
 use super::question::{Question, Wants};
 use super::term::terms;
 
-/// Most terms of one line that are looked at.
-const LINE_TERMS_MAX: usize = 64;
+/// Most terms of a path that are looked at.
+const PATH_TERMS_MAX: usize = 64;
 
 /// All terms of the focus in the line itself.
 const COVERAGE_POINTS: usize = 12;
@@ -26,11 +26,17 @@ const EXACT_POINTS: usize = 4;
 /// Each verb of the question, and the most for all.
 const ASPECT_POINTS: (usize, usize) = (3, 6);
 /// Each term of the question's other parts, and the most for all.
-const CONTEXT_POINTS: (usize, usize) = (2, 6);
+const CONTEXT_POINTS: (usize, usize) = (4, 8);
 /// The file is named after the focus.
 const PATH_POINTS: usize = 5;
 /// A comment or document, where a description is wanted, and where not.
 const PROSE_POINTS: (usize, usize) = (8, 2);
+/// The comment stands above what defines the focus, or begins with the focus.
+const SUBJECT_POINTS: usize = 6;
+/// A comment of fewer terms says next to nothing.
+const PROSE_TERMS_MIN: usize = 4;
+/// How far below a comment its definition may stand, in lines: attributes come between.
+const DEFINITION_LINES_MAX: usize = 3;
 /// Near the top of a ranked search.
 const RANK_POINTS: usize = 4;
 /// Given by one more child run, and the most for all.
@@ -99,9 +105,14 @@ impl Judge {
         hits
     }
 
-    /// Whether the line defines the part.
-    pub(super) fn defines(&self, part: usize, text: &str) -> bool {
-        self.matchers.get(part).is_some_and(|(_, matcher)| matcher.defines(text) && !is_comment(text))
+    /// The line that defines the part: this one, or one near below a comment on it.
+    pub(super) fn definition(&self, part: usize, file: &KnownFile, number: usize) -> Option<usize> {
+        let (_, matcher) = self.matchers.get(part)?;
+        let text = file.lines.get(&number)?;
+        match is_comment(text) {
+            false => matcher.defines(text).then_some(number),
+            true => definition_below(matcher, file, number),
+        }
     }
 
     /// The first number where a description is wanted, else the second.
@@ -111,13 +122,14 @@ impl Judge {
 
     fn judge(&self, kind: FocusKind, matcher: &Matcher, path: &str, file: &KnownFile, number: usize) -> Option<Hit> {
         let text = file.lines.get(&number)?;
-        let own: BTreeSet<String> = terms(text, LINE_TERMS_MAX).into_iter().collect();
+        let own = file.terms.get(&number)?;
         let matched = matcher.terms.iter().filter(|term| own.contains(*term)).count();
         if matched == 0 {
             return None;
         }
-        let beside = neighbour_terms(file, number);
-        let further = matcher.terms.iter().filter(|term| !own.contains(*term) && beside.contains(*term)).count();
+        let beside = [number.saturating_sub(1), number + 1].map(|line| file.terms.get(&line));
+        let is_beside = |term: &String| beside.iter().flatten().any(|terms| terms.contains(term));
+        let further = matcher.terms.iter().filter(|term| !own.contains(*term) && is_beside(term)).count();
         let of = matcher.terms.len();
         let holds = matcher.holds(text);
         let whole = holds || is_covered(kind, matched + further, of);
@@ -129,11 +141,12 @@ impl Judge {
         gain += bonus(self.question.aspects.iter().filter(|term| own.contains(*term)).count(), ASPECT_POINTS);
         let context = self.context.iter().filter(|term| own.contains(*term) && !matcher.terms.contains(term));
         gain += bonus(context.count(), CONTEXT_POINTS);
-        let path_terms = terms(path, LINE_TERMS_MAX);
+        let path_terms = terms(path, PATH_TERMS_MAX);
         gain += if matcher.terms.iter().all(|term| path_terms.contains(term)) { PATH_POINTS } else { 0 };
         gain += RANK_POINTS.saturating_sub(file.rank.unwrap_or(RANK_POINTS));
-        if is_comment(text) || is_document(path) {
+        if (is_comment(text) || is_document(path)) && own.len() >= PROSE_TERMS_MIN {
             gain += self.either(PROSE_POINTS);
+            gain += if is_about(matcher, text, file, number) { SUBJECT_POINTS } else { 0 };
         }
         let mut loss = if is_import(text) { IMPORT_LOSS } else { 0 };
         loss += if is_test(path) && !self.question.about_tests { TEST_LOSS } else { 0 };
@@ -142,14 +155,22 @@ impl Judge {
     }
 }
 
-fn bonus(count: usize, (each, most): (usize, usize)) -> usize {
-    (count * each).min(most)
+/// Whether a comment begins with the focus, or stands right above its definition.
+fn is_about(matcher: &Matcher, text: &str, file: &KnownFile, number: usize) -> bool {
+    let words = text.split_whitespace().map(|word| terms(word, PATH_TERMS_MAX)).filter(|word| !word.is_empty());
+    let mut first = words.skip_while(|word| matches!(word[0].as_str(), "a" | "an" | "the"));
+    first.next().is_some_and(|word| word.iter().all(|term| matcher.terms.contains(term)))
+        || definition_below(matcher, file, number).is_some()
 }
 
-fn neighbour_terms(file: &KnownFile, number: usize) -> BTreeSet<String> {
-    let beside = [number.saturating_sub(1), number + 1];
-    let texts = beside.iter().filter_map(|line| file.lines.get(line));
-    texts.flat_map(|text| terms(text, LINE_TERMS_MAX)).collect()
+/// The line near below that defines the focus.
+fn definition_below(matcher: &Matcher, file: &KnownFile, number: usize) -> Option<usize> {
+    let is_definition = |text: &String| matcher.defines(text) && !is_comment(text);
+    (number + 1..=number + DEFINITION_LINES_MAX).find(|line| file.lines.get(line).is_some_and(is_definition))
+}
+
+fn bonus(count: usize, (each, most): (usize, usize)) -> usize {
+    (count * each).min(most)
 }
 
 /// Whether so many of the terms together say that the part is there.

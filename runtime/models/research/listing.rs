@@ -6,12 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::term::terms;
+
 /// Most of one output that is looked at, in bytes.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Most lines that are kept.
 const LINES_MAX: usize = 20_000;
 /// Longest text of a line that is kept, in bytes.
 const LINE_BYTES_MAX: usize = 400;
+/// Most terms of one line that are looked at.
+const LINE_TERMS_MAX: usize = 64;
 /// Longest path that is believed, in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 /// Most places in one line of a search where its path may end.
@@ -29,21 +33,16 @@ pub(super) struct Listing {
 pub(super) struct KnownFile {
     /// Lines by number, from 1.
     pub(super) lines: BTreeMap<usize, String>,
+    /// The terms of each line, for they are compared many times.
+    pub(super) terms: BTreeMap<usize, BTreeSet<String>>,
     /// Best place in a ranked search, from 0.
     pub(super) rank: Option<usize>,
-    /// Whether `read` has shown it, which settles that the path is right.
-    pub(super) read: bool,
 }
 
 impl Listing {
     /// The files, by path.
     pub(super) fn files(&self) -> &BTreeMap<String, KnownFile> {
         &self.files
-    }
-
-    /// Whether nothing is known.
-    pub(super) fn is_empty(&self) -> bool {
-        self.files.is_empty()
     }
 
     /// Takes the output of an exact search with contents: `path:line:text`, and `path-line-text` around it.
@@ -92,10 +91,8 @@ impl Listing {
             }
             under = match (under, numbered(line)) {
                 (Some((path, expected)), Some((number, text))) if expected.is_none_or(|next| next == number) => {
-                    self.put(path, number, text);
-                    if let Some(file) = self.files.get_mut(path) {
-                        file.read = true;
-                    }
+                    // A read shows a line from its start; a search may show the middle of a long one.
+                    self.note(path, number, text, |held, fresh| !held.starts_with(fresh));
                     Some((path, Some(number + 1)))
                 }
                 _ => None,
@@ -103,21 +100,27 @@ impl Listing {
         }
     }
 
-    /// Notes one line; a longer text of the same line wins, for texts are only ever cut at their end.
+    /// Notes one line; a longer text of the same line wins.
     pub(super) fn put(&mut self, path: &str, number: usize, text: &str) {
+        self.note(path, number, text, |held, fresh| held.len() < fresh.len());
+    }
+
+    /// Notes a line if it is new, or its text better than the one held.
+    fn note(&mut self, path: &str, number: usize, text: &str, is_better: impl Fn(&str, &str) -> bool) {
         if number == 0 || !is_path(path) || self.lines >= LINES_MAX {
             return;
         }
         let kept = &text[..text.floor_char_boundary(LINE_BYTES_MAX)];
         let file = self.files.entry(path.to_owned()).or_default();
         match file.lines.get_mut(&number) {
-            Some(held) if held.len() < kept.len() => kept.clone_into(held),
-            Some(_) => {}
+            Some(held) if is_better(held, kept) => kept.clone_into(held),
+            Some(_) => return,
             None => {
                 file.lines.insert(number, kept.to_owned());
                 self.lines += 1;
             }
         }
+        file.terms.insert(number, terms(kept, LINE_TERMS_MAX).into_iter().collect());
     }
 }
 
@@ -237,7 +240,6 @@ mod tests {
              not found: gone.rs\n\n=== b.rs ===\n    11\televen\n    13\tthirteen\n    14\tfourteen\n",
         );
         assert_eq!(known(&listing), [row("a.rs", 1, "one"), row("a.rs", 2, "two"), row("b.rs", 11, "eleven")]);
-        assert!(listing.files()["a.rs"].read);
 
         let mut ranked = Listing::default();
         ranked.take_ranked("a.rs:1-2 (score 1.000)\n     1\tone\n[cut]\n     2\tof b.rs\n     3\tpast the end\n");
@@ -245,7 +247,11 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_text_of_the_same_line_wins() {
+    fn a_longer_text_of_the_same_line_wins_and_a_read_over_a_search() {
+        let mut listing = Listing::default();
+        listing.take_matches("b.rs:1:…the middle of a long line, shown for its match…\n");
+        listing.take_read("=== b.rs ===\n     1\tfrom its start\n");
+        assert_eq!(known(&listing), [row("b.rs", 1, "from its start")]);
         let mut listing = Listing::default();
         listing.take_matches("a.rs:1:short of it\n");
         listing.take_read("=== a.rs ===\n     1\tshort of it, and the rest\n");
@@ -264,7 +270,7 @@ mod tests {
             listing.take_read(garbage);
         }
         listing.take_matches(&format!("a.rs:99999999999999999999999:x\n{}", "-1".repeat(100_000)));
-        assert!(listing.is_empty(), "{listing:?}");
+        assert!(listing.files().is_empty(), "{listing:?}");
         listing.take_matches(&format!("a.rs:1:{}\n", "界".repeat(9999)));
         assert!(listing.files()["a.rs"].lines[&1].len() <= LINE_BYTES_MAX);
         for file in 0..40 {

@@ -20,7 +20,7 @@ pub(super) const SOFT_STOPS: &str = "\
 pub(super) const ASPECTS: &str = "\
     affect behave belong called checked chosen come computed configured contain created decided declared defined \
     determined done enforced ensured exist goes handled happen held hold implemented include kept live located \
-    made mean need occur read refused return run say set stand stored take used validated work written";
+    made mean need occur read refused return run say set stand stored take told used validated work written";
 
 /// Words that say nothing alone.
 pub(super) const GENERIC: &str = "\
