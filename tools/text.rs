@@ -181,6 +181,16 @@ impl DecodedText {
     }
 }
 
+/// Whether bytes that are not UTF-8 were most likely meant to be: more of their characters fit than do not.
+pub fn seems_broken_utf8(bytes: &[u8]) -> bool {
+    let (mut fitting, mut broken) = (0_usize, 0_usize);
+    for chunk in bytes.utf8_chunks() {
+        fitting += chunk.valid().chars().filter(|c| !c.is_ascii()).count();
+        broken += usize::from(!chunk.invalid().is_empty());
+    }
+    broken > 0 && fitting > broken
+}
+
 /// Starts of files that are no text, and what they are.
 const SIGNATURES: [(&[u8], &str); 22] = [
     (b"\x7fELF", "ELF program or library"),
@@ -261,6 +271,15 @@ mod tests {
             latin.encode("a 世"),
             Err(TextError::Unmappable { encoding: "windows-1252".into(), character: '世' })
         );
+    }
+
+    #[test]
+    fn broken_utf8_is_told_from_older_encodings() {
+        assert!(super::seems_broken_utf8(
+            "é è ü \u{4e16}".as_bytes().iter().copied().chain([0xff]).collect::<Vec<_>>().as_slice()
+        ));
+        assert!(!super::seems_broken_utf8(b"caf\xe9 d\xe9j\xe0"));
+        assert!(!super::seems_broken_utf8("é".as_bytes()));
     }
 
     #[test]

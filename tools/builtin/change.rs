@@ -1,0 +1,155 @@
+//! What a change to a file looks like to hosts: before, after, digests, and a unified diff, all bounded.
+//!
+//! Large sides become previews of head and tail; a diff that would be large or slow to find is left out and that is
+//! said. Nothing here depends on time, so the same change is always described the same way.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use similar::{Algorithm, TextDiff};
+
+use crate::digest::Digest;
+use crate::outcome::ToolOutcome;
+
+/// Both sides stand in the metadata whole up to this many bytes together.
+const WHOLE_BYTES_MAX: usize = 64 * 1024;
+/// Longest preview of one side, in bytes.
+pub(crate) const PREVIEW_BYTES_MAX: usize = 8 * 1024;
+/// Longest diff in the metadata, in bytes.
+const DIFF_BYTES_MAX: usize = 32 * 1024;
+/// Longest diff in the text for the model, in bytes.
+const SHOWN_DIFF_BYTES_MAX: usize = 8 * 1024;
+/// No diff is made when both sides together are larger, in bytes.
+const COMPARED_BYTES_MAX: usize = 1024 * 1024;
+/// No diff is made when the differing lines of both sides, multiplied, are more: finding it would take seconds.
+const COMPARED_LINES_PRODUCT_MAX: usize = 4_000_000;
+/// Lines shown around a change.
+const CONTEXT_LINES: usize = 3;
+/// Room for the note in the middle of a cut text, in bytes.
+const NOTE_BYTES: usize = 64;
+
+/// One side of a change.
+#[derive(Clone, Copy)]
+pub(crate) struct Side<'a> {
+    /// The bytes on the disk.
+    pub(crate) bytes: &'a [u8],
+    /// What they say, as far as they are text.
+    pub(crate) text: &'a str,
+}
+
+/// A described change.
+pub(crate) struct Change {
+    before: Option<Value>,
+    after: Value,
+    facts: Value,
+    diff: Option<String>,
+}
+
+impl Change {
+    /// Describes a change; no `before` for a new file.
+    pub(crate) fn of(before: Option<Side<'_>>, after: Side<'_>) -> Self {
+        let old = before.map_or("", |side| side.text);
+        let compacted = old.len() + after.text.len() > WHOLE_BYTES_MAX;
+        let shown =
+            |text: &str| Value::from(if compacted { middle_cut(text, PREVIEW_BYTES_MAX) } else { text.to_owned() });
+        let diff = unified_diff(old, after.text);
+        let known = |side: Side<'_>| json!({"bytes": side.bytes.len(), "sha256": Digest::of(side.bytes).hex()});
+        let facts = json!({
+            "compacted": compacted,
+            "before": before.map(known),
+            "after": known(after),
+            "unified_diff": diff.as_deref().map(|diff| middle_cut(diff, DIFF_BYTES_MAX)),
+            "diff_omitted": diff.is_none(),
+        });
+        Self { before: before.map(|side| shown(side.text)), after: shown(after.text), facts, diff }
+    }
+
+    /// Puts the description into a result, the diff behind its text.
+    pub(crate) fn describe(self, mut outcome: ToolOutcome, with_diff: bool) -> ToolOutcome {
+        if with_diff && let Some(diff) = &self.diff {
+            outcome.output.push_str(&middle_cut(diff, SHOWN_DIFF_BYTES_MAX));
+        }
+        if let Some(before) = self.before {
+            outcome = outcome.with("before", before);
+        }
+        outcome.with("after", self.after).with("change", self.facts)
+    }
+}
+
+/// The unified diff of two texts by lines; none when it would take too long.
+fn unified_diff(old: &str, new: &str) -> Option<String> {
+    if old.len() + new.len() > COMPARED_BYTES_MAX {
+        return None;
+    }
+    let lines = |text: &'_ str| -> Vec<String> { text.split_inclusive('\n').map(str::to_owned).collect() };
+    let (old, new) = (lines(old), lines(new));
+    let same = old.iter().zip(&new).take_while(|(one, other)| one == other).count();
+    let same_behind =
+        old[same..].iter().rev().zip(new[same..].iter().rev()).take_while(|(one, other)| one == other).count();
+    let differing = |lines: &[String]| lines.len() - same - same_behind;
+    if differing(&old).saturating_mul(differing(&new)) > COMPARED_LINES_PRODUCT_MAX {
+        return None;
+    }
+    let old: Vec<&str> = old.iter().map(String::as_str).collect();
+    let new: Vec<&str> = new.iter().map(String::as_str).collect();
+    let mut config = TextDiff::configure();
+    config.algorithm(Algorithm::Myers).newline_terminated(true);
+    let diff = config.diff_slices(&old, &new);
+    Some(diff.unified_diff().context_radius(CONTEXT_LINES).header("before", "after").to_string())
+}
+
+/// At most this many bytes of a text: its head, a note of what is left out, its tail.
+pub(crate) fn middle_cut(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text.to_owned();
+    }
+    let half = bytes_max.saturating_sub(NOTE_BYTES) / 2;
+    let head = &text[..text.floor_char_boundary(half)];
+    let tail = &text[text.ceil_char_boundary(text.len() - half)..];
+    let mut cut = String::with_capacity(bytes_max);
+    cut.push_str(head);
+    let _ = write!(cut, "\n[{} bytes left out]\n", text.len() - head.len() - tail.len());
+    cut.push_str(tail);
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{COMPARED_BYTES_MAX, Change, PREVIEW_BYTES_MAX, Side, middle_cut, unified_diff};
+    use crate::outcome::ToolOutcome;
+
+    fn side(text: &str) -> Side<'_> {
+        Side { bytes: text.as_bytes(), text }
+    }
+
+    #[test]
+    fn small_sides_stand_whole_and_the_diff_knows_only_lf() {
+        let outcome = Change::of(Some(side("a\rb\nc")), side("a\rB\nc")).describe(ToolOutcome::success("done\n"), true);
+        assert_eq!(outcome.metadata["before"], json!("a\rb\nc"));
+        assert_eq!(outcome.metadata["change"]["compacted"], json!(false));
+        let diff = outcome.metadata["change"]["unified_diff"].as_str().unwrap();
+        assert!(diff.contains("@@ -1,2 +1,2 @@\n-a\rb\n+a\rB\n c\n\\ No newline"), "{diff}");
+        assert!(outcome.output.starts_with("done\n--- before\n+++ after\n"));
+        let new = Change::of(None, side("x\n")).describe(ToolOutcome::default(), false);
+        assert!(!new.metadata.contains_key("before") && new.metadata["change"]["before"].is_null());
+    }
+
+    #[test]
+    fn large_sides_become_previews_and_digests() {
+        let (old, new) = ("世\n".repeat(20_000), "界\n".repeat(20_000));
+        let outcome = Change::of(Some(side(&old)), side(&new)).describe(ToolOutcome::default(), true);
+        let before = outcome.metadata["before"].as_str().unwrap();
+        assert!(before.len() <= PREVIEW_BYTES_MAX && before.contains("bytes left out"));
+        let facts = &outcome.metadata["change"];
+        assert_eq!((&facts["compacted"], &facts["before"]["bytes"]), (&json!(true), &json!(80_000)));
+        assert_eq!(facts["diff_omitted"], json!(true), "400 million line pairs");
+        assert!(unified_diff(&"x".repeat(COMPARED_BYTES_MAX), "y").is_none());
+        // One changed line among many costs little.
+        let mut changed = old.clone();
+        changed.replace_range(60_000..60_003, "界");
+        assert!(unified_diff(&old, &changed).unwrap().contains("+界\n"));
+        assert!(middle_cut(&old, 100).len() <= 100);
+    }
+}

@@ -1,0 +1,150 @@
+//! A file that a call is about to change: found, guarded, compared with what the session saw, and put.
+//!
+//! Changes of one session to one path take turns. A file that is not what the session last saw is not changed, and
+//! neither is one that changed between our look and the rename.
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::sync::Arc;
+
+use super::change::{PREVIEW_BYTES_MAX, middle_cut};
+use super::reach::{self, Step, Stop, fault, wrong};
+use crate::context::ToolContext;
+use crate::digest::{Digest, RunningDigest};
+use crate::effects::files::{Expected, FileError, Files, Links, Replacement};
+use crate::outcome::{ToolErrorKind, ToolOutcome};
+use crate::workspace::seen::{SeenFiles, Turn};
+use crate::workspace_path::WorkspacePath;
+
+/// Largest file that is changed or written, in bytes.
+pub(crate) const CHANGED_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Bytes hashed at a time.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// The file of one call, and the turn to change it.
+pub(crate) struct Target {
+    op: &'static str,
+    path: WorkspacePath,
+    canonical: WorkspacePath,
+    files: Arc<dyn Files>,
+    seen: Arc<SeenFiles>,
+    _turn: Turn,
+}
+
+/// What the file holds now.
+pub(crate) struct Content {
+    /// Its bytes; none when there are more than [`CHANGED_BYTES_MAX`].
+    pub(crate) bytes: Option<Vec<u8>>,
+    /// Their digest.
+    pub(crate) digest: Digest,
+    /// Their number.
+    pub(crate) size_bytes: u64,
+}
+
+impl Target {
+    /// Finds the file and waits for the turn to change it.
+    pub(crate) async fn take(ctx: &ToolContext, op: &'static str, text: &str) -> Step<Self> {
+        let path = reach::path(ctx, text)?;
+        let files = Arc::clone(ctx.workspace.files());
+        let canonical = files.canonical(&path).map_err(|error| fault(&error))?;
+        if [&path, &canonical].iter().any(|path| path.names().any(|name| name == ".git")) {
+            let message = format!("{path} lies in .git, which tools do not write; use the git tool, or git in bash");
+            return Err(Box::new(ToolOutcome::error(ToolErrorKind::Unsupported { message: message.clone() }, message)));
+        }
+        if canonical.is_root() {
+            return Err(wrong(format!("{path} is the workspace itself; name a file in it")));
+        }
+        let turn = tokio::select! {
+            biased;
+            reason = ctx.cancel.cancelled() => return Err(reach::ended(op, &reason)),
+            turn = ctx.seen.turn(std::slice::from_ref(&canonical)) => turn,
+        };
+        Ok(Self { op, path, canonical, files, seen: Arc::clone(&ctx.seen), _turn: turn })
+    }
+
+    /// The path as it was asked for.
+    pub(crate) fn path(&self) -> &WorkspacePath {
+        &self.path
+    }
+
+    /// The size of the file now, in bytes; 0 when there is none. A hint where to do the work.
+    pub(crate) fn size_hint_bytes(&self) -> u64 {
+        self.files.stat(&self.canonical, Links::Follow).map_or(0, |stat| stat.size_bytes)
+    }
+
+    /// What the file holds; none when there is no file.
+    pub(crate) fn content(&self, stop: &Stop) -> Step<Option<Content>> {
+        let mut file = match self.files.open(&self.canonical) {
+            Ok(file) => file,
+            Err(FileError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(fault(&error)),
+        };
+        let hint = usize::try_from(file.stat().size_bytes.min(CHANGED_BYTES_MAX)).unwrap_or(0);
+        let mut kept = Some(Vec::with_capacity(hint));
+        let mut buffer = vec![0; hint.clamp(4096, BUFFER_BYTES)];
+        let mut digest = RunningDigest::default();
+        let mut size_bytes = 0;
+        loop {
+            self.check(stop)?;
+            let read = match file.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => &buffer[..read],
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(source) => {
+                    return Err(fault(&FileError::Io { op: "read", path: self.path.to_string(), source }));
+                }
+            };
+            digest.update(read);
+            size_bytes += read.len() as u64;
+            match &mut kept {
+                Some(bytes) if size_bytes <= CHANGED_BYTES_MAX => bytes.extend_from_slice(read),
+                _ => kept = None,
+            }
+        }
+        Ok(Some(Content { bytes: kept, digest: digest.finish(), size_bytes }))
+    }
+
+    /// Refuses when this session saw another content than the file has now, and shows the fresh one.
+    pub(crate) fn check_seen(&self, now: &Content) -> Step<()> {
+        let Some(expected) = self.seen.digest(&self.canonical).filter(|seen| *seen != now.digest) else {
+            return Ok(());
+        };
+        let path = self.path.to_string();
+        let mut text = format!(
+            "{path} changed since this session last read or wrote it (it was {expected}, it is {}); nothing was \
+             written. Read it again, then decide.\n",
+            now.digest
+        );
+        if let Some(fresh) = now.bytes.as_deref().and_then(|bytes| crate::text::DecodedText::from_bytes(bytes).ok()) {
+            let _ = write!(text, "It holds now:\n{}\n", middle_cut(&fresh.text, PREVIEW_BYTES_MAX));
+        }
+        let kind = ToolErrorKind::VersionConflict {
+            path,
+            expected: expected.to_string(),
+            actual: Some(now.digest.to_string()),
+        };
+        Err(Box::new(ToolOutcome::error(kind, text)))
+    }
+
+    /// Replaces the file when it still is `now`, or makes it when there was none.
+    pub(crate) fn put(&self, now: Option<&Content>, bytes: &[u8], stop: &Stop) -> Step<()> {
+        self.check(stop)?;
+        let expected = now.map_or(Expected::Absent, |now| Expected::Content(now.digest.clone()));
+        let replacement = Replacement { bytes, expected, create_folders: true };
+        self.files.replace(&self.canonical, &replacement).map_err(|error| fault(&error))?;
+        self.record(Digest::of(bytes));
+        Ok(())
+    }
+
+    /// Remembers that the session knows this content.
+    pub(crate) fn record(&self, digest: Digest) {
+        self.seen.record(self.canonical.clone(), digest);
+    }
+
+    fn check(&self, stop: &Stop) -> Step<()> {
+        match stop.reason() {
+            Some(reason) => Err(reach::ended(self.op, &reason)),
+            None => Ok(()),
+        }
+    }
+}
