@@ -21,6 +21,7 @@ use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
+use toolwarden_tools::tool::ToolSpec;
 
 use crate::agent::Agent;
 use crate::call_result::CallResult;
@@ -97,7 +98,7 @@ struct RunRequest {
 pub enum CancelTarget {
     /// One call.
     Call(InvocationId),
-    /// Everything that runs now; the session stays open.
+    /// Everything that runs now, runs and calls alike; the session stays open.
     Everything,
 }
 
@@ -208,6 +209,11 @@ impl Session {
     /// What a model is told of its tools, sorted by name.
     pub fn tool_definitions(&self) -> Vec<ToolDefinition> {
         self.shared.scope.registry.definitions()
+    }
+
+    /// The descriptions of all tools, hidden ones too, sorted by name.
+    pub fn tool_specs(&self) -> impl Iterator<Item = &ToolSpec> {
+        self.shared.scope.registry.iter().map(|entry| entry.tool.spec())
     }
 
     /// The tools at work now, the oldest first.
