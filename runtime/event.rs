@@ -13,6 +13,7 @@ use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId, ToolName};
 
 use crate::call_result::CallResult;
 use crate::origin::Origin;
+use crate::settlement::sanitise::Sanitiser;
 
 /// One event and where it belongs.
 #[derive(Debug)]
@@ -205,6 +206,45 @@ pub enum EventKind {
     },
     /// A session closed; everything in it has ended.
     SessionClosed,
+}
+
+impl EventKind {
+    /// Takes secrets and control sequences out of every text that a model or a person wrote.
+    pub(crate) fn clean(&mut self, sanitiser: &Sanitiser) {
+        let clean = |text: &mut String| *text = sanitiser.clean(std::mem::take(text)).0;
+        match self {
+            Self::PermissionDenied { args, reason, .. } => {
+                clean(reason);
+                sanitiser.clean_value(args);
+            }
+            Self::ConfirmationRequired { args, reason, .. } => {
+                clean(reason);
+                sanitiser.clean_value(args);
+            }
+            Self::ConfirmationReceived { reason: Some(text), .. }
+            | Self::ToolOutputDelta { delta: text, .. }
+            | Self::AgentStart { prompt: text, .. }
+            | Self::TextDelta { delta: text }
+            | Self::AgentEnd { text, .. }
+            | Self::Error { message: text, .. }
+            | Self::SubagentStart { description: text, .. }
+            | Self::SubagentEnd { output: text, .. } => clean(text),
+            Self::ToolExecutionStart { args, .. } => {
+                sanitiser.clean_value(args);
+            }
+            // Results are sanitised when they settle; the rest holds no free text.
+            Self::ToolEnd(_)
+            | Self::ToolProposed { .. }
+            | Self::ToolRequestBound { .. }
+            | Self::ConfirmationReceived { reason: None, .. }
+            | Self::ConfirmationTimeout { .. }
+            | Self::BudgetThresholdHit { .. }
+            | Self::TurnStart { .. }
+            | Self::TurnEnd { .. }
+            | Self::SessionOpened { .. }
+            | Self::SessionClosed => {}
+        }
+    }
 }
 
 /// What a model turn or a run used.

@@ -154,7 +154,7 @@ impl Kernel {
 
     /// Writes an event without waiting.
     pub fn tell(&self, scope: &Scope, kind: EventKind) {
-        self.journal.note(event(scope, kind));
+        self.journal.note(self.event(scope, kind));
     }
 
     /// Writes an event and waits until it is stored.
@@ -162,12 +162,14 @@ impl Kernel {
     /// # Errors
     /// [`JournalError`].
     pub async fn write(&self, scope: &Scope, kind: EventKind) -> Result<u64, JournalError> {
-        self.journal.append(event(scope, kind)).await
+        self.journal.append(self.event(scope, kind)).await
     }
-}
 
-fn event(scope: &Scope, kind: EventKind) -> Event {
-    Event { root_session: scope.root_session.clone(), session: scope.session.clone(), run: scope.run.clone(), kind }
+    /// An event with its place; texts and arguments of models and people are sanitised, results already are.
+    fn event(&self, scope: &Scope, mut kind: EventKind) -> Event {
+        kind.clean(&self.sanitiser);
+        Event { root_session: scope.root_session.clone(), session: scope.session.clone(), run: scope.run.clone(), kind }
+    }
 }
 
 /// A call under way: await it for its result. Dropped before that, the call is cancelled.
@@ -443,7 +445,7 @@ struct Deltas {
 
 impl Progress for Deltas {
     fn delta(&self, text: &str) {
-        let (delta, _) = self.kernel.sanitiser.clean(text.to_owned());
+        let delta = text.to_owned();
         let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta };
         self.kernel.tell(&self.scope, kind);
     }

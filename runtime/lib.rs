@@ -2,7 +2,7 @@
 //!
 //! What holds state stands one floor below, what a tool is two floors below; this floor decides. Modules are
 //! listed ground first, and a module imports only from those above its own line. Embedders start at
-//! [`runtime::Runtime::builder`] and may import [`prelude`].
+//! [`Runtime::builder`] and may import [`prelude`].
 
 pub mod call_result;
 pub mod lanes;
@@ -37,6 +37,8 @@ pub mod session;
 
 mod supervision_tree;
 
-pub mod runtime;
+pub mod embedding;
 
 pub mod prelude;
+
+pub use embedding::Runtime;
