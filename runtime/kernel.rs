@@ -44,6 +44,7 @@ use crate::governance::permission::Permitted;
 use crate::governance::recursion::Guarded;
 use crate::governance::schema::WellFormed;
 use crate::governance::skill::Narrowed;
+use crate::guarded_files::GuardedFiles;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
 use crate::proposal::{Passage, Passed, Proposal, Stopped};
@@ -402,7 +403,7 @@ fn context(
     ToolContext {
         invocation: passage.id.clone(),
         session: scope.session.clone(),
-        workspace: granted(&scope.workspace, needs.exec, needs.write, node),
+        workspace: granted(scope, passage, needs.exec, needs.write, node),
         seen: Arc::clone(&scope.seen),
         cancel: node.cancellation().clone(),
         clock: Arc::clone(&kernel.effects.clock),
@@ -420,12 +421,17 @@ fn context(
     }
 }
 
-/// The workspace with no more than the tool needs, and every command under the call's own node.
-fn granted(workspace: &Workspace, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+/// The workspace with no more than the tool needs, without files that a policy denies, and with every command
+/// under the call's own node.
+fn granted(scope: &Scope, passage: &Passage, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+    let workspace = &scope.workspace;
     let mut to = workspace.capabilities();
     to.exec &= exec;
     to.write &= write;
-    let narrowed = workspace.narrowed(to);
+    let mut narrowed = workspace.narrowed(to);
+    if !passage.origin.is_trusted() {
+        narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(workspace.files()), &scope.policies));
+    }
     match workspace.commands() {
         Some(commands) if to.exec => {
             let port = Arc::clone(&commands.processes);

@@ -85,6 +85,11 @@ impl CompiledPolicy {
         !denied && (self.default != Decision::Deny || named())
     }
 
+    /// Whether some rule denies calls of the tool, all or a part of them.
+    pub fn denies_some(&self, tool: &str, lane: &Lane) -> bool {
+        self.enabled && self.deny.groups(tool, lane).next().is_some()
+    }
+
     pub(crate) fn deny(&self) -> &RuleList {
         &self.deny
     }
