@@ -112,7 +112,8 @@ async fn the_script_on_the_page_about_scripted_models_plays() {
 #[test]
 fn every_rust_block_stands_in_an_example() {
     let plain = |text: &str| -> String { text.lines().map(|line| format!("{}\n", line.trim())).collect() };
-    let examples: String = ["embed", "host", "library"].map(|name| plain(&page(&format!("examples/{name}.rs")))).concat();
+    let examples: String =
+        ["embed", "host", "library"].map(|name| plain(&page(&format!("examples/{name}.rs")))).concat();
     let mut checked = 0;
     for path in ["README.md", "docs/embedding.md"] {
         for block in blocks(&page(path), "rust") {
@@ -142,7 +143,9 @@ async fn every_tool_is_described_with_its_parameters() {
         for (parameter, schema) in tool.parameters["properties"].as_object().unwrap() {
             assert!(text.contains(&format!("| `{parameter}` |")), "docs/tools.md: {} lacks {parameter}", tool.name);
             for limit in ["minimum", "maximum", "maxItems", "default"] {
-                let Some(value) = schema.get(limit).and_then(Value::as_u64).filter(|value| *value > 1) else { continue };
+                let Some(value) = schema.get(limit).and_then(Value::as_u64).filter(|value| *value > 1) else {
+                    continue;
+                };
                 let row = text.lines().find(|line| line.starts_with(&format!("| `{parameter}` |"))).unwrap();
                 assert!(
                     row.replace(',', "").contains(&value.to_string()),
@@ -205,8 +208,7 @@ fn every_invariant_names_a_test_that_exists() {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         !text.contains(&format!("fn {name}(")) && !text.contains(&format!("fn {name}<"))
     };
-    let missing: Vec<String> =
-        named.iter().filter(is_missing).map(|(file, name)| format!("{file}::{name}")).collect();
+    let missing: Vec<String> = named.iter().filter(is_missing).map(|(file, name)| format!("{file}::{name}")).collect();
     assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist:\n{}", missing.join("\n"));
 }
 
