@@ -6,17 +6,15 @@
 //!
 //! Must stay true: nothing is allowed that some rule denies; an allow covers all parts of a call, a deny needs one.
 
-mod command;
-mod grant;
+pub mod command;
+pub mod grant;
 mod reach;
 
 use std::collections::BTreeSet;
 
 use toolwarden_tools::tool::{Lane, Subject};
 
-pub use command::visible_paths;
-pub use grant::{GRANTS_MAX, GrantError, Grants};
-
+use crate::permission::grant::Grants;
 use crate::policy::Decision;
 use crate::policy::compiled::{CompiledPolicy, RuleList};
 use reach::folded;
@@ -230,6 +228,3 @@ fn by_default(default: Decision, why: impl FnOnce() -> String) -> Verdict {
         Decision::Deny => Verdict::Deny { rule: "default".to_owned(), why: why() },
     }
 }
-
-#[cfg(test)]
-mod tests {}

@@ -18,14 +18,14 @@ mod bash_parser;
 mod extent;
 mod openers;
 mod syntax_tree;
-mod word;
+pub mod word;
 mod wrapper;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use word::Word;
+use word::Word;
 
 /// Longest command line that is read, in bytes.
 pub const COMMAND_BYTES_MAX: usize = 16 * 1024;

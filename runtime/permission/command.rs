@@ -8,12 +8,14 @@ use std::collections::BTreeSet;
 
 use toolwarden_tools::tool::Lane;
 
+use super::grant::Grants;
 use super::reach::{Named, folders, named_paths, only_reads, overlap};
-use super::{Grants, Judged, Verdict, allowed, asked, by_default, path_allowed, spellings};
+use super::{Judged, Verdict, allowed, asked, by_default, path_allowed, spellings};
 use crate::policy::Decision;
 use crate::policy::compiled::{CompiledPolicy, RuleList};
 use crate::policy::pattern::Fit;
-use crate::shell::{CommandLine, Doubt, Redirection, RedirectionKind, SimpleCommand, Word};
+use crate::shell::word::Word;
+use crate::shell::{CommandLine, Doubt, Redirection, RedirectionKind, SimpleCommand};
 
 /// Longest part of a command that is shown in a reason, in characters.
 const SHOWN_CHARS_MAX: usize = 200;

@@ -12,7 +12,8 @@ use toolwarden_tools::tool::Subject;
 use super::Judged;
 use super::command::writes_file;
 use super::reach::folded;
-use crate::shell::{CommandLine, Word};
+use crate::shell::CommandLine;
+use crate::shell::word::Word;
 
 /// Most grants of a session.
 pub const GRANTS_MAX: usize = 1024;

@@ -3,7 +3,8 @@
 //! Only what is written can be seen: a path that a program builds itself, or that a variable holds as a whole, is
 //! not. That is for the sandbox.
 
-use crate::shell::{CommandLine, SimpleCommand, Word};
+use crate::shell::word::Word;
+use crate::shell::{CommandLine, SimpleCommand};
 
 /// Most folders that a line may change into before a relative path is followed no further.
 const FOLDERS_MAX: usize = 8;

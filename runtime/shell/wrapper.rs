@@ -460,7 +460,8 @@ fn tee(command: &SimpleCommand, look: &mut Look) {
 #[cfg(test)]
 mod tests {
     use super::{assigned_name, decides_what_runs, look_into};
-    use crate::shell::{SimpleCommand, Word};
+    use crate::shell::SimpleCommand;
+    use crate::shell::word::Word;
 
     fn inner(words: &[&str]) -> Vec<String> {
         let words = words.iter().map(|word| Word::Known((*word).to_owned())).collect();
