@@ -232,7 +232,9 @@ pub enum RuleError {
         tool: String,
     },
     /// A lane that does not exist.
-    #[error("there is no lane {lane:?}; lanes are model, control, query, execute, network, search, browser, mcp:<server>")]
+    #[error(
+        "there is no lane {lane:?}; lanes are model, control, query, execute, network, search, browser, mcp:<server>"
+    )]
     Lane {
         /// The lane's part.
         lane: String,
@@ -453,11 +455,9 @@ mod tests {
 
     #[test]
     fn older_search_tools_become_modes() {
-        for (old, tool, pattern) in [
-            ("grep(TODO*)", "search", "grep TODO*"),
-            ("Glob", "search", "glob **"),
-            ("bm25(*)", "search", "bm25 **"),
-        ] {
+        for (old, tool, pattern) in
+            [("grep(TODO*)", "search", "grep TODO*"), ("Glob", "search", "glob **"), ("bm25(*)", "search", "bm25 **")]
+        {
             let rule = Rule::parse(old).unwrap();
             assert_eq!((rule.tool(), rule.pattern().unwrap().text()), (tool, pattern));
             assert_eq!(rule.to_string(), old);

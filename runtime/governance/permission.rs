@@ -191,12 +191,8 @@ fn path_allowed(
     if let Some(rule) = allow.whole(tool, lane) {
         return Some(allow.id(rule).to_owned());
     }
-    let mut leads_to: Vec<String> = judged
-        .resolved
-        .iter()
-        .filter(|entry| entry.requested == path)
-        .map(|entry| folded(&entry.resolved))
-        .collect();
+    let mut leads_to: Vec<String> =
+        judged.resolved.iter().filter(|entry| entry.requested == path).map(|entry| folded(&entry.resolved)).collect();
     if leads_to.is_empty() {
         leads_to.push(folded(path));
     }
@@ -236,4 +232,4 @@ fn by_default(default: Decision, why: impl FnOnce() -> String) -> Verdict {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

@@ -36,6 +36,9 @@ pub const NESTING_LEVELS_MAX: usize = 32;
 /// Most texts (substitutions, `sh -c` arguments) that are parsed for one command line.
 pub const TEXTS_MAX: usize = 256;
 
+/// Most bytes of such texts together.
+pub const TEXT_BYTES_MAX: usize = 4 * COMMAND_BYTES_MAX;
+
 /// Most simple commands that are kept of one command line.
 pub const COMMANDS_MAX: usize = 4096;
 
@@ -251,6 +254,7 @@ struct Reader {
     pending: VecDeque<Pending>,
     kept: BTreeSet<SimpleCommand>,
     texts: usize,
+    text_bytes: usize,
 }
 
 impl Reader {
@@ -275,7 +279,8 @@ impl Reader {
         let mut refused = false;
         while let Some(Pending { text, depth, fresh }) = texts.pop_front() {
             self.texts += 1;
-            if self.texts > TEXTS_MAX || depth > NESTING_LEVELS_MAX {
+            self.text_bytes += text.len();
+            if self.texts > TEXTS_MAX || self.text_bytes > TEXT_BYTES_MAX || depth > NESTING_LEVELS_MAX {
                 self.line.add_doubt(Doubt::TooDeep);
                 break;
             }
@@ -352,3 +357,6 @@ fn overlooked(first: &[SimpleCommand], second: Vec<SimpleCommand>) -> Vec<Simple
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,8 +20,7 @@ impl SkillLimits {
     /// # Errors
     /// [`CompileError`] when the rules' globs are too large together.
     pub fn new(allowed_tools: Vec<Rule>) -> Result<Self, CompileError> {
-        let policy =
-            PermissionPolicy { allow: allowed_tools, default: Decision::Deny, ..PermissionPolicy::default() };
+        let policy = PermissionPolicy { allow: allowed_tools, default: Decision::Deny, ..PermissionPolicy::default() };
         Ok(Self { policy: CompiledPolicy::new(&policy)? })
     }
 
@@ -67,7 +66,9 @@ mod tests {
         assert_eq!(narrowed(&["bash(git *)"], "git status", allow()), allow());
         assert_eq!(narrowed(&["bash(git *)"], "git status", ask()), ask());
         assert_eq!(narrowed(&["bash(git *)"], "git status", deny()), deny());
-        assert!(matches!(narrowed(&["bash(git *)"], "git a; rm b", allow()), Verdict::Deny { rule, .. } if rule == "allowed-tools"));
+        assert!(
+            matches!(narrowed(&["bash(git *)"], "git a; rm b", allow()), Verdict::Deny { rule, .. } if rule == "allowed-tools")
+        );
         assert!(matches!(narrowed(&["bash(git *)"], "git $(", allow()), Verdict::Deny { .. } | Verdict::Ask { .. }));
         assert!(matches!(narrowed(&["read"], "git a", allow()), Verdict::Deny { .. }));
         assert!(matches!(narrowed(&[], "true", allow()), Verdict::Deny { .. }));

@@ -100,9 +100,14 @@ impl Pattern {
         &self.text
     }
 
-    /// Whether it covers every call: `*` or `**`.
+    /// Whether it covers every call: `*`. `**` is a glob over paths and stays in the workspace.
     pub fn is_everything(&self) -> bool {
-        matches!(self.text.as_str(), "*" | "**" | ":*")
+        matches!(self.text.as_str(), "*" | ":*")
+    }
+
+    /// Whether it speaks of paths outside the workspace: an allow without this covers none of them.
+    pub(crate) fn leads_outside(&self) -> bool {
+        is_outside(&self.text)
     }
 
     /// For `prefix:*`, what a text must begin with.
@@ -219,6 +224,11 @@ impl ShellPattern {
     }
 }
 
+/// Whether a path is absolute or begins at a home folder.
+pub(crate) fn is_outside(path: &str) -> bool {
+    path.starts_with(['/', '~'])
+}
+
 fn is_name(text: &str) -> bool {
     let ends_like_a_name = text.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '-' | '_'));
     ends_like_a_name && !text.contains(['*', '?', '[', ']', '{', '}', '\\'])
@@ -262,8 +272,7 @@ fn translated(glob: &str, crosses: bool) -> Result<String, PatternError> {
             '}' => regex.push_str(if groups.pop() == Some(true) { ")" } else { r"\}" }),
             ',' if groups.last() == Some(&true) => regex.push('|'),
             '\\' => {
-                let escaped =
-                    rest.chars().next().ok_or_else(|| PatternError::Escape { pattern: glob.to_owned() })?;
+                let escaped = rest.chars().next().ok_or_else(|| PatternError::Escape { pattern: glob.to_owned() })?;
                 regex.push_str(&regex::escape(escaped.encode_utf8(&mut [0; 4])));
                 rest = &rest[escaped.len_utf8()..];
             }

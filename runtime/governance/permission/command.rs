@@ -40,7 +40,9 @@ pub fn visible_paths(text: &str) -> Vec<String> {
 pub(super) fn writes_file(redirection: &Redirection) -> bool {
     let is_free = |target: &str| {
         matches!(target, "/dev/null" | "/dev/stdout" | "/dev/stderr" | "/dev/tty" | "/dev/zero" | "/dev/full")
-            || target.strip_prefix("/dev/fd/").is_some_and(|fd| !fd.is_empty() && fd.bytes().all(|b| b.is_ascii_digit()))
+            || target
+                .strip_prefix("/dev/fd/")
+                .is_some_and(|fd| !fd.is_empty() && fd.bytes().all(|b| b.is_ascii_digit()))
     };
     redirection.kind != RedirectionKind::Read && !redirection.target.known().is_some_and(is_free)
 }
@@ -81,7 +83,7 @@ impl Court<'_> {
         }
         for redirection in &self.line.redirections {
             let tools: &[(&str, Lane)] = if writes_file(redirection) { &WRITING } else { &READING };
-            if let Some(rule) = self.file_rule(deny, tools, &redirection.target, true) {
+            if let Some(rule) = self.file_rule(deny, tools, &redirection.target) {
                 return Some(self.deny(rule, &format!("opening {:?}", redirection.target.written())));
             }
         }
@@ -107,8 +109,7 @@ impl Court<'_> {
         let by_files = || {
             self.line.redirections.iter().find_map(|redirection| {
                 let tools: &[(&str, Lane)] = if writes_file(redirection) { &WRITING } else { &READING };
-                let scoped_only = redirection.kind == RedirectionKind::Read;
-                self.target_rule(ask, tools, &redirection.target, !scoped_only)
+                self.target_rule(ask, tools, &redirection.target)
             })
         };
         let rule = whole.or_else(by_words).or_else(by_files)?;
@@ -199,8 +200,8 @@ impl Court<'_> {
     }
 
     /// The deny rule on a redirection's target; what cannot be told apart makes the line hesitate.
-    fn file_rule(&mut self, list: &RuleList, tools: &[(&str, Lane)], target: &Word, whole: bool) -> Option<usize> {
-        if let Some(rule) = self.target_rule(list, tools, target, whole && tools.len() > 1) {
+    fn file_rule(&mut self, list: &RuleList, tools: &[(&str, Lane)], target: &Word) -> Option<usize> {
+        if let Some(rule) = self.target_rule(list, tools, target) {
             return Some(rule);
         }
         if let Word::Unknown { shape, .. } = target {
@@ -212,10 +213,12 @@ impl Court<'_> {
         None
     }
 
-    fn target_rule(&self, list: &RuleList, tools: &[(&str, Lane)], target: &Word, whole: bool) -> Option<usize> {
+    /// The rule on a redirection's target. A rule on every `write` covers it too; a rule on every `read` does not,
+    /// for that is about the tool.
+    fn target_rule(&self, list: &RuleList, tools: &[(&str, Lane)], target: &Word) -> Option<usize> {
         let mut rules = BTreeSet::new();
         for (tool, lane) in tools {
-            if whole && *tool == "write" {
+            if *tool == "write" {
                 rules.extend(list.whole(tool, lane));
             }
             for spelling in target.known().into_iter().flat_map(|target| self.spellings_of(target)) {

@@ -13,8 +13,30 @@ const OVERLAP_STEPS_MAX: usize = 1 << 20;
 
 /// Commands that only read the files they are given, so that rules about writing are not for them.
 const READERS: [&str; 24] = [
-    "cat", "head", "tail", "grep", "egrep", "fgrep", "rg", "ls", "wc", "less", "more", "diff", "cmp", "stat", "file",
-    "sha256sum", "md5sum", "cut", "od", "xxd", "strings", "nl", "tac", "jq",
+    "cat",
+    "head",
+    "tail",
+    "grep",
+    "egrep",
+    "fgrep",
+    "rg",
+    "ls",
+    "wc",
+    "less",
+    "more",
+    "diff",
+    "cmp",
+    "stat",
+    "file",
+    "sha256sum",
+    "md5sum",
+    "cut",
+    "od",
+    "xxd",
+    "strings",
+    "nl",
+    "tac",
+    "jq",
 ];
 
 /// A path that a word names, or the glob of what it can become.
@@ -37,7 +59,8 @@ pub(super) fn named_paths(command: &SimpleCommand, folders: &[String]) -> Vec<Na
     for (index, word) in command.words.iter().enumerate() {
         let (text, is_known) = match word {
             Word::Known(text) => (text.as_str(), true),
-            Word::Unknown { shape, .. } if shape == "**" => continue,
+            // A variable as a whole could be anything, most often no path: not seen.
+            Word::Unknown { shape, expands: true, .. } if shape == "**" => continue,
             Word::Unknown { shape, .. } => (shape.as_str(), false),
         };
         if index == 0 && !text.contains('/') {
@@ -202,9 +225,13 @@ mod tests {
 
     #[test]
     fn globs_overlap_or_not() {
-        for (left, right) in
-            [(".e?v", ".env"), ("*/.env", "**/.env"), ("**/.ssh/id_*", "**/.ssh/**"), (".env", "**/.env"), ("*", "{a,b}")]
-        {
+        for (left, right) in [
+            (".e?v", ".env"),
+            ("*/.env", "**/.env"),
+            ("**/.ssh/id_*", "**/.ssh/**"),
+            (".env", "**/.env"),
+            ("*", "{a,b}"),
+        ] {
             assert!(overlap(left, right) && overlap(right, left), "{left} {right}");
         }
         for (left, right) in [("*.txt", "**/.env"), ("*.txt", "secrets/**"), ("a?", "b*"), ("**/.env", ".env.x")] {

@@ -57,7 +57,8 @@ fn check(tokens: &[Token]) -> Result<(), Doubt> {
                 if is_odd_subscript(word) {
                     return Err(Doubt::Subscript { text: word.clone() });
                 }
-                let redirects = matches!(tokens.get(index + 1), Some(Token::Operator(o, _)) if o.starts_with(['<', '>']));
+                let redirects =
+                    matches!(tokens.get(index + 1), Some(Token::Operator(o, _)) if o.starts_with(['<', '>']));
                 if redirects && word.len() > DESCRIPTOR_DIGITS_MAX && word.bytes().all(|byte| byte.is_ascii_digit()) {
                     return Err(Doubt::Unreadable);
                 }

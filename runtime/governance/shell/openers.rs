@@ -16,9 +16,8 @@ const PIPES_MAX: usize = 1024;
 const HERE_DOCUMENTS_MAX: usize = 64;
 
 /// Words that open a compound command, or that a parser recurses on.
-pub(super) const KEYWORDS: [&str; 14] = [
-    "if", "then", "elif", "else", "while", "until", "for", "case", "select", "coproc", "function", "{", "[[", "!",
-];
+pub(super) const KEYWORDS: [&str; 14] =
+    ["if", "then", "elif", "else", "while", "until", "for", "case", "select", "coproc", "function", "{", "[[", "!"];
 
 /// Whether the text has few enough parts to be parsed in bounded time.
 pub(super) fn few_enough(text: &str) -> bool {

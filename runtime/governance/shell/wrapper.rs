@@ -81,13 +81,7 @@ static WRAPPERS: &[Wrapper] = &[
         hands_on: true,
         ..PLAIN
     },
-    Wrapper {
-        names: &["stdbuf"],
-        values: "ioe",
-        long_values: &["input", "output", "error"],
-        hands_on: true,
-        ..PLAIN
-    },
+    Wrapper { names: &["stdbuf"], values: "ioe", long_values: &["input", "output", "error"], hands_on: true, ..PLAIN },
     Wrapper { names: &["setsid"], flags: "cfw", long_flags: &["ctty", "fork", "wait"], hands_on: true, ..PLAIN },
     Wrapper { names: &["ionice"], flags: "t", values: "cn", hands_on: true, ..PLAIN },
     Wrapper {
@@ -124,8 +118,26 @@ static WRAPPERS: &[Wrapper] = &[
 
 /// Commands that run or redefine others in ways that no table follows.
 const INTERPRETERS: [&str; 20] = [
-    "eval", "source", ".", "trap", "exec", "alias", "enable", "hash", "bind", "complete", "compgen", "mapfile",
-    "readarray", "fc", "parallel", "watch", "su", "script", "flock", "ssh",
+    "eval",
+    "source",
+    ".",
+    "trap",
+    "exec",
+    "alias",
+    "enable",
+    "hash",
+    "bind",
+    "complete",
+    "compgen",
+    "mapfile",
+    "readarray",
+    "fc",
+    "parallel",
+    "watch",
+    "su",
+    "script",
+    "flock",
+    "ssh",
 ];
 
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "zsh", "ksh"];
@@ -136,11 +148,50 @@ const DECLARERS: [&str; 10] =
 
 /// Variables that decide which programs run or what code they load; the list cannot be complete.
 const DECISIVE: [&str; 44] = [
-    "PATH", "ENV", "BASH_ENV", "IFS", "SHELL", "SHELLOPTS", "BASHOPTS", "PS0", "PS1", "PS2", "PS4", "CDPATH",
-    "PROMPT_COMMAND", "EXECIGNORE", "PAGER", "MANPAGER", "EDITOR", "VISUAL", "BROWSER", "LESSOPEN", "LESSCLOSE",
-    "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "NODE_OPTIONS", "NODE_PATH", "PERL5LIB", "PERL5OPT", "PERL5DB",
-    "RUBYLIB", "RUBYOPT", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH", "RUSTC", "RUSTC_WRAPPER", "MAKEFLAGS",
-    "MAKEFILES", "TAR_OPTIONS", "RSYNC_RSH", "GCONV_PATH", "HOSTALIASES", "TERMINFO", "HOME",
+    "PATH",
+    "ENV",
+    "BASH_ENV",
+    "IFS",
+    "SHELL",
+    "SHELLOPTS",
+    "BASHOPTS",
+    "PS0",
+    "PS1",
+    "PS2",
+    "PS4",
+    "CDPATH",
+    "PROMPT_COMMAND",
+    "EXECIGNORE",
+    "PAGER",
+    "MANPAGER",
+    "EDITOR",
+    "VISUAL",
+    "BROWSER",
+    "LESSOPEN",
+    "LESSCLOSE",
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "PYTHONHOME",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "PERL5LIB",
+    "PERL5OPT",
+    "PERL5DB",
+    "RUBYLIB",
+    "RUBYOPT",
+    "JAVA_TOOL_OPTIONS",
+    "_JAVA_OPTIONS",
+    "CLASSPATH",
+    "RUSTC",
+    "RUSTC_WRAPPER",
+    "MAKEFLAGS",
+    "MAKEFILES",
+    "TAR_OPTIONS",
+    "RSYNC_RSH",
+    "GCONV_PATH",
+    "HOSTALIASES",
+    "TERMINFO",
+    "HOME",
 ];
 
 /// Beginnings of such variables' names.
@@ -390,8 +441,7 @@ fn find(command: &SimpleCommand, look: &mut Look) {
                 }
                 "-fprint" | "-fprint0" | "-fprintf" | "-fls" => {
                     let target = words.next().cloned();
-                    look.redirections
-                        .extend(target.map(|target| Redirection { target, kind: RedirectionKind::Write }));
+                    look.redirections.extend(target.map(|target| Redirection { target, kind: RedirectionKind::Write }));
                 }
                 _ => {}
             },
@@ -402,8 +452,7 @@ fn find(command: &SimpleCommand, look: &mut Look) {
 /// `tee` writes its operands as a redirection would.
 fn tee(command: &SimpleCommand, look: &mut Look) {
     let is_append = |word: &Word| matches!(word.known(), Some("-a" | "--append" | "-ai" | "-ia"));
-    let kind =
-        if command.words.iter().any(is_append) { RedirectionKind::Append } else { RedirectionKind::Write };
+    let kind = if command.words.iter().any(is_append) { RedirectionKind::Append } else { RedirectionKind::Write };
     let operands = command.words.iter().skip(1).filter(|word| !word.written().starts_with('-'));
     look.redirections.extend(operands.map(|target| Redirection { target: target.clone(), kind }));
 }
@@ -416,9 +465,8 @@ mod tests {
     fn inner(words: &[&str]) -> Vec<String> {
         let words = words.iter().map(|word| Word::Known((*word).to_owned())).collect();
         let look = look_into(&SimpleCommand { words, ..SimpleCommand::default() });
-        let inner = look.inner.iter().map(|command| {
-            command.words.iter().map(Word::written).collect::<Vec<_>>().join(" ")
-        });
+        let inner =
+            look.inner.iter().map(|command| command.words.iter().map(Word::written).collect::<Vec<_>>().join(" "));
         inner.chain(look.texts).chain(look.doubts.iter().map(|doubt| format!("? {doubt}"))).collect()
     }
 
