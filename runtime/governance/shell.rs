@@ -190,13 +190,13 @@ impl CommandLine {
             return Self::doubtful(Doubt::TooDeep);
         }
         if openers::fit_any_stack(text) {
-            return guarded(text);
+            return Reader::default().read(text);
         }
         let owned = text.to_owned();
         std::thread::Builder::new()
             .name("bash-parser".to_owned())
             .stack_size(PARSER_STACK_BYTES)
-            .spawn(move || guarded(&owned))
+            .spawn(move || Reader::default().read(&owned))
             .ok()
             .and_then(|thread| thread.join().ok())
             .unwrap_or_else(|| Self::doubtful(Doubt::Unreadable))
@@ -223,10 +223,10 @@ impl CommandLine {
     }
 }
 
-/// The parsers are not ours: a panic in one of them must not end the caller.
-fn guarded(text: &str) -> CommandLine {
-    catch_unwind(AssertUnwindSafe(|| Reader::default().read(text)))
-        .unwrap_or_else(|_| CommandLine::doubtful(Doubt::Unreadable))
+/// The first opinion. That parser panics on some here-documents inside substitutions; it is not ours, so such a
+/// panic is one more way of refusing the text.
+fn first_opinion(text: &str) -> Result<Found, Doubt> {
+    catch_unwind(AssertUnwindSafe(|| bash_parser::read(text))).unwrap_or(Err(Doubt::Unreadable))
 }
 
 /// What one parser finds in one text.
@@ -287,10 +287,13 @@ impl Reader {
             if text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t')) {
                 self.line.add_doubt(Doubt::ControlCharacter);
             }
+            if openers::may_hide_behind_a_comment(&text) {
+                self.line.add_doubt(Doubt::Unreadable);
+            }
             if fresh {
                 second = syntax_tree::read(&text);
             }
-            match bash_parser::read(&text) {
+            match first_opinion(&text) {
                 Ok(found) => {
                     commands.extend(found.commands);
                     self.line.redirections.extend(found.redirections);

@@ -132,13 +132,12 @@ impl RuleList {
         } else {
             Cow::Borrowed(tool)
         };
-        let wide = self.wide.iter().filter(|(scope, _)| match scope {
+        let named = self.named.get(lower.as_ref());
+        let wide = self.wide.iter().filter(move |(scope, _)| match scope {
             Scope::Lane(covered) => covered == lane,
             scope => scope.covers_tool(&lower),
         });
-        let named = self.named.get(lower.as_ref());
-        let wide: Vec<&Group> = wide.map(|(_, group)| group).collect();
-        named.into_iter().chain(wide)
+        named.into_iter().chain(wide.map(|(_, group)| group))
     }
 
     /// The id of a rule.

@@ -4,6 +4,7 @@
 //! redirection that writes is judged as a call of `write`, one that reads by the denies of `read`, and so are the
 //! paths that can be seen among the words.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use toolwarden_tools::tool::Lane;
@@ -229,10 +230,12 @@ impl Court<'_> {
     }
 
     fn spellings_of(&self, path: &str) -> Vec<String> {
-        let mut all = spellings(path, self.judged.resolved);
+        let owned = |path: &str| spellings(path, self.judged.resolved).into_iter().map(Cow::into_owned).collect();
+        let mut all: Vec<String> = owned(path);
         if !path.starts_with(['/', '~']) {
             for folder in &self.folders {
-                all.extend(spellings(&format!("{folder}/{path}"), self.judged.resolved));
+                let inside: Vec<String> = owned(&format!("{folder}/{path}"));
+                all.extend(inside);
             }
         }
         all

@@ -3,6 +3,8 @@
 //! Only what is written can be seen: a path that a program builds itself, or that a variable holds as a whole, is
 //! not. That is for the sandbox.
 
+use std::borrow::Cow;
+
 use crate::governance::shell::{CommandLine, SimpleCommand, Word};
 
 /// Most folders that a line may change into before a relative path is followed no further.
@@ -103,7 +105,11 @@ pub(super) fn folders(line: &CommandLine) -> Vec<String> {
 }
 
 /// A path without `.`, `..`, doubled `/` and a `file://` in front; `..` stays where it climbs out.
-pub(super) fn folded(path: &str) -> String {
+pub(super) fn folded(path: &str) -> Cow<'_, str> {
+    let is_plain = |name: &str| !matches!(name, "" | "." | "..");
+    if !path.starts_with("file://") && path.strip_prefix('/').unwrap_or(path).split('/').all(is_plain) {
+        return Cow::Borrowed(path);
+    }
     let path = path.strip_prefix("file://").unwrap_or(path);
     let absolute = path.starts_with('/');
     let mut names: Vec<&str> = Vec::new();
@@ -117,11 +123,11 @@ pub(super) fn folded(path: &str) -> String {
             name => names.push(name),
         }
     }
-    match (absolute, names.is_empty()) {
+    Cow::Owned(match (absolute, names.is_empty()) {
         (true, _) => format!("/{}", names.join("/")),
         (false, true) => ".".to_owned(),
         (false, false) => names.join("/"),
-    }
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -97,6 +97,7 @@ const LINES: &[(&str, &str, bool)] = &[
     ("echo {a,$(nc x)}", "echo nc", false),
     ("a $(b $(c $(d)))", "a b c d", false),
     ("$(nc x)", "nc", true),
+    ("a $((1+`b \\`nc\\\nx\\``))", "a b ncx", true),
     // Command words that cannot be known.
     ("$x y", "", true),
     ("${x} y", "", true),
@@ -160,6 +161,8 @@ const LINES: &[(&str, &str, bool)] = &[
     ("for PATH in /tmp; do ls; done", "ls", true),
     ("hash -p /tmp/x ls", "hash", true),
     ("test -v 'a[$(nc x)]'", "test", true),
+    // A panic of one parser leaves the other's opinion; a comment in arithmetic is none.
+    ("a $((#$(nc x)\n1))", "a", true),
     // What neither or only one can read.
     ("a \"b", "a", true),
     ("a $(b", "a b", true),
