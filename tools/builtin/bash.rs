@@ -267,6 +267,11 @@ impl Request {
                     folder = above;
                     moved_to = Some(above.to_owned());
                 }
+                // A command that was refused to a call on its way out ends before the call hears of its cancel.
+                (Err(ProcessError::Unsupervised { .. }), _) => {
+                    let stopped = stop.reason().or_else(|| ctx.cancel.reason()).cloned();
+                    return Run { end, stopped, moved_to };
+                }
                 _ => return Run { end, stopped: stop.reason().cloned(), moved_to },
             }
         }
