@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use clap::Args;
 use thiserror::Error;
+use toolwarden::embedding::{BuildError, Runtime};
 use toolwarden::models::Model;
 use toolwarden::models::research::{RESEARCH_NAME, ResearchModel};
 use toolwarden::models::scripted::{SCRIPT_BYTES_MAX, ScriptError, ScriptedModel};
 use toolwarden::policy::{PermissionPolicy, PolicyError};
 use toolwarden::run::RunLimits;
-use toolwarden::runtime::{BuildError, Runtime};
 use toolwarden::scope::Confirming;
 use toolwarden::session::{Session, SessionError};
 

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use toolwarden::embedding::Runtime;
 use toolwarden::event::{Event, EventKind};
-use toolwarden::runtime::Runtime;
 use toolwarden::session::{CancelTarget, Session};
 use toolwarden_actors::journal::{Entry, Reader, Reading};
 use toolwarden_actors::open_questions::{OPEN_QUESTIONS_MAX, Reply};

@@ -1,4 +1,4 @@
-//! The kernel: one function, [`route`], takes every call from its proposal to its ending, top to bottom, with one
+//! The kernel: one function, `route`, takes every call from its proposal to its ending, top to bottom, with one
 //! exit.
 //!
 //! Whatever happens to a call (it is refused, cancelled, runs late, panics, is dropped by its caller, never
@@ -44,6 +44,7 @@ use crate::governance::permission::Permitted;
 use crate::governance::recursion::Guarded;
 use crate::governance::schema::WellFormed;
 use crate::governance::skill::Narrowed;
+use crate::guarded_files::GuardedFiles;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
 use crate::proposal::{Passage, Passed, Proposal, Stopped};
@@ -153,18 +154,21 @@ impl Kernel {
         active
     }
 
-    /// Cancels one call of a top session, or all of its runs and calls; returns whether there was any.
-    pub fn cancel(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
+    /// Cancels the runs of a top session and its children; returns whether there was any.
+    pub fn cancel_runs(&self, root_session: &SessionId, reason: &CancelReason) -> bool {
         let mut any = false;
-        if call.is_none() {
-            // The runs first, or a model would be asked what to do about its cancelled calls.
-            for run in self.runs.iter().filter(|run| run.root_session == *root_session) {
-                run.node.cancel(reason.clone());
-                any = true;
-            }
+        for run in self.runs.iter().filter(|run| run.root_session == *root_session) {
+            run.node.cancel(reason.clone());
+            any = true;
         }
-        for live in &self.live {
-            if live.root_session == *root_session && call.is_none_or(|id| id == live.key()) {
+        any
+    }
+
+    /// Cancels one call of a top session, or all of them; returns whether there was any.
+    pub fn cancel_calls(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
+        let mut any = false;
+        for live in self.live.iter().filter(|live| live.root_session == *root_session) {
+            if call.is_none_or(|id| id == live.key()) {
                 live.node.cancel(reason.clone());
                 any = true;
             }
@@ -174,7 +178,7 @@ impl Kernel {
 
     /// Writes an event without waiting.
     pub fn tell(&self, scope: &Scope, kind: EventKind) {
-        self.journal.note(event(scope, kind));
+        self.journal.note(self.event(scope, kind));
     }
 
     /// Writes an event and waits until it is stored.
@@ -182,12 +186,14 @@ impl Kernel {
     /// # Errors
     /// [`JournalError`].
     pub async fn write(&self, scope: &Scope, kind: EventKind) -> Result<u64, JournalError> {
-        self.journal.append(event(scope, kind)).await
+        self.journal.append(self.event(scope, kind)).await
     }
-}
 
-fn event(scope: &Scope, kind: EventKind) -> Event {
-    Event { root_session: scope.root_session.clone(), session: scope.session.clone(), run: scope.run.clone(), kind }
+    /// An event with its place; texts and arguments of models and people are sanitised, results already are.
+    fn event(&self, scope: &Scope, mut kind: EventKind) -> Event {
+        kind.clean(&self.sanitiser);
+        Event { root_session: scope.root_session.clone(), session: scope.session.clone(), run: scope.run.clone(), kind }
+    }
 }
 
 /// The result that a call's one ending told. Set in the same breath as it is told: a route that is dropped while it
@@ -455,7 +461,7 @@ fn context(
     ToolContext {
         invocation: passage.id.clone(),
         session: scope.session.clone(),
-        workspace: granted(&scope.workspace, needs.exec, needs.write, node),
+        workspace: granted(scope, passage, needs.exec, needs.write, node),
         seen: Arc::clone(&scope.seen),
         cancel: node.cancellation().clone(),
         clock: Arc::clone(&kernel.effects.clock),
@@ -473,12 +479,17 @@ fn context(
     }
 }
 
-/// The workspace with no more than the tool needs, and every command under the call's own node.
-fn granted(workspace: &Workspace, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+/// The workspace with no more than the tool needs, without files that a policy denies, and with every command
+/// under the call's own node.
+fn granted(scope: &Scope, passage: &Passage, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+    let workspace = &scope.workspace;
     let mut to = workspace.capabilities();
     to.exec &= exec;
     to.write &= write;
-    let narrowed = workspace.narrowed(to);
+    let mut narrowed = workspace.narrowed(to);
+    if !passage.origin.is_trusted() {
+        narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(workspace.files()), &scope.policies));
+    }
     match workspace.commands() {
         Some(commands) if to.exec => {
             let port = Arc::clone(&commands.processes);
@@ -498,7 +509,7 @@ struct Deltas {
 
 impl Progress for Deltas {
     fn delta(&self, text: &str) {
-        let (delta, _) = self.kernel.sanitiser.clean(text.to_owned());
+        let delta = text.to_owned();
         let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta };
         self.kernel.tell(&self.scope, kind);
     }

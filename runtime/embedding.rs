@@ -1,4 +1,4 @@
-//! The runtime: assembled once by a host, it opens sessions and shuts everything down in order.
+//! What an embedder holds: a runtime, assembled once, that opens sessions and shuts everything down in order.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
