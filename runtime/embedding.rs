@@ -474,3 +474,6 @@ impl Parts {
         Ok(registry)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ mod nested;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -122,16 +122,21 @@ impl Kernel {
             },
         );
         let spec = NodeSpec { kind: NodeKind::Invocation, grace: scope.grace_of(tool.as_str()) + SETTLE_ALLOWANCE };
-        let (kernel, its_scope) = (Arc::clone(self), Arc::clone(scope));
-        let body = move |node| route(kernel, its_scope, proposal, node);
+        let settled = Settled::default();
+        let (kernel, its_scope, its_settled) = (Arc::clone(self), Arc::clone(scope), Arc::clone(&settled));
+        let body = move |node| route(kernel, its_scope, proposal, node, its_settled);
         let (kernel, its_scope, lost_id, lost_tool) = (Arc::clone(self), Arc::clone(scope), id.clone(), tool.clone());
+        let its_settled = Arc::clone(&settled);
         let epilogue = move |ending: &Ending| {
             kernel.live.remove(&lost_id);
-            let result = unreturned(&kernel, &its_scope, lost_id, lost_tool, ending);
-            kernel.tell(&its_scope, EventKind::ToolEnd(Arc::new(result)));
+            its_settled.get_or_init(|| {
+                let result = Arc::new(unreturned(&kernel, &its_scope, lost_id, lost_tool, ending));
+                kernel.tell(&its_scope, EventKind::ToolEnd(Arc::clone(&result)));
+                result
+            });
         };
         let waiter = under.spawn_with_epilogue(spec, body, epilogue);
-        Invocation { waiter, kernel: Arc::clone(self), scope: Arc::clone(scope), id, tool }
+        Invocation { waiter, settled, kernel: Arc::clone(self), scope: Arc::clone(scope), id, tool }
     }
 
     /// The tools at work now for one top session, the oldest first.
@@ -191,9 +196,14 @@ impl Kernel {
     }
 }
 
+/// The result that a call's one ending told. Set in the same breath as it is told: a route that is dropped while it
+/// waits for the journal's word has ended nevertheless.
+type Settled = Arc<OnceLock<Arc<CallResult>>>;
+
 /// A call under way: await it for its result. Dropped before that, the call is cancelled.
 pub struct Invocation {
     waiter: Waiter<Arc<CallResult>>,
+    settled: Settled,
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     id: InvocationId,
@@ -222,7 +232,7 @@ impl Future for Invocation {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let end = std::task::ready!(Pin::new(&mut self.waiter).poll(cx));
-        Poll::Ready(end.output.unwrap_or_else(|| {
+        Poll::Ready(end.output.or_else(|| self.settled.get().cloned()).unwrap_or_else(|| {
             let (id, tool) = (self.id.clone(), self.tool.clone());
             Arc::new(unreturned(&self.kernel, &self.scope, id, tool, &end.ending))
         }))
@@ -230,7 +240,13 @@ impl Future for Invocation {
 }
 
 /// The route of one call.
-async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node: NodeHandle) -> Arc<CallResult> {
+async fn route(
+    kernel: Arc<Kernel>,
+    scope: Arc<Scope>,
+    proposal: Proposal,
+    node: NodeHandle,
+    settled: Settled,
+) -> Arc<CallResult> {
     let cancel = node.cancellation().clone();
     let live = Live::begin(&kernel, &scope, &proposal, &node);
     let (passage, outcome, leases) = match govern(&kernel, &scope, proposal, &cancel).await {
@@ -256,6 +272,11 @@ async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node:
     let result = Arc::new(settle(&kernel, &scope, passage.id.clone(), passage.tool.clone(), outcome));
     leases.go_home(output_bytes, health);
     drop(live);
+    // Nothing may be awaited between this and the write, whose message goes out when it is first polled. A route
+    // that was given up and comes back has its ending already.
+    if settled.set(Arc::clone(&result)).is_err() {
+        return settled.get().cloned().unwrap_or(result);
+    }
     if let Err(error) = kernel.write(&scope, EventKind::ToolEnd(Arc::clone(&result))).await {
         tracing::warn!(%error, invocation = %passage.id, "an ending is not in the journal");
     }
