@@ -76,11 +76,19 @@ pub struct Kernel {
 
 /// A call on its way.
 pub struct LiveCall {
-    node: NodeHandle,
     tool: ToolName,
     root_session: SessionId,
+    reach: Reach,
     /// Set while its tool works.
     started_at_ms: Option<u64>,
+}
+
+/// How a call is cancelled. It exists from its proposal on, and its node a moment later.
+enum Reach {
+    /// Not yet; a cancel that came meanwhile is kept for it.
+    Proposed { cancel: Option<CancelReason> },
+    /// Through its node.
+    Node(NodeHandle),
 }
 
 /// A tool at work.
@@ -103,6 +111,13 @@ impl Kernel {
     /// Starts a call under a node. Dropping what is returned cancels the call; it still gets its ending.
     pub fn invoke(self: &Arc<Self>, under: &NodeHandle, scope: &Arc<Scope>, proposal: Proposal) -> Invocation {
         let (id, tool) = (proposal.id.clone(), proposal.call.tool.clone());
+        let live = LiveCall {
+            tool: tool.clone(),
+            root_session: scope.root_session.clone(),
+            reach: Reach::Proposed { cancel: None },
+            started_at_ms: None,
+        };
+        self.live.insert(id.clone(), live);
         self.tell(
             scope,
             EventKind::ToolProposed {
@@ -143,10 +158,16 @@ impl Kernel {
     /// Cancels one call of a top session, or all of them; returns whether there was any.
     pub fn cancel(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
         let mut any = false;
-        for live in &self.live {
-            if live.root_session == *root_session && call.is_none_or(|id| id == live.key()) {
-                live.node.cancel(reason.clone());
-                any = true;
+        for mut live in self.live.iter_mut() {
+            if live.root_session != *root_session || call.is_some_and(|id| id != live.key()) {
+                continue;
+            }
+            any = true;
+            match &mut live.reach {
+                Reach::Proposed { cancel } => {
+                    cancel.get_or_insert_with(|| reason.clone());
+                }
+                Reach::Node(node) => node.cancel(reason.clone()),
             }
         }
         any
@@ -211,7 +232,7 @@ impl Future for Invocation {
 /// The route of one call.
 async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node: NodeHandle) -> Arc<CallResult> {
     let cancel = node.cancellation().clone();
-    let live = Live::begin(&kernel, &scope, &proposal, &node);
+    let live = Live::begin(&kernel, &proposal.id, &node);
     let (passage, outcome, leases) = match govern(&kernel, &scope, proposal, &cancel).await {
         Ok(admitted) => execute(&kernel, &scope, admitted, &node).await,
         Err(stopped) => {
@@ -246,7 +267,16 @@ async fn govern(kernel: &Kernel, scope: &Scope, proposal: Proposal, cancel: &Can
     let tell = |kind| kernel.tell(scope, kind);
     let guarded = Guarded::judge(proposal, scope)?;
     let well_formed = WellFormed::check(guarded, scope)?;
-    let hooked = Hooked::consult(well_formed, scope, cancel).await?;
+    let hooked = match Hooked::consult(well_formed, scope, cancel).await {
+        Ok(hooked) => hooked,
+        Err(stopped) => {
+            // What a hook denies is bound before it is told, as for every other denial.
+            if stopped.refusal.is_denial() {
+                tell(bound(&stopped.passage));
+            }
+            return Err(stopped);
+        }
+    };
     tell(bound(hooked.passage()));
     let confirmed = match Confirmed::by_trusted_host(hooked) {
         Ok(confirmed) => confirmed,
@@ -326,23 +356,21 @@ async fn execute(
     (passage, outcome, leases)
 }
 
-/// Lists a call as live for as long as its route takes.
+/// Lists a call as live for as long as its route takes; a route that does not begin is taken off by its epilogue.
 struct Live<'a> {
     kernel: &'a Kernel,
     id: InvocationId,
 }
 
 impl<'a> Live<'a> {
-    fn begin(kernel: &'a Kernel, scope: &Scope, proposal: &Proposal, node: &NodeHandle) -> Self {
-        let id = proposal.id.clone();
-        let live = LiveCall {
-            node: node.clone(),
-            tool: proposal.call.tool.clone(),
-            root_session: scope.root_session.clone(),
-            started_at_ms: None,
-        };
-        kernel.live.insert(id.clone(), live);
-        Self { kernel, id }
+    fn begin(kernel: &'a Kernel, id: &InvocationId, node: &NodeHandle) -> Self {
+        if let Some(mut live) = kernel.live.get_mut(id) {
+            let before = std::mem::replace(&mut live.reach, Reach::Node(node.clone()));
+            if let Reach::Proposed { cancel: Some(reason) } = before {
+                node.cancel(reason);
+            }
+        }
+        Self { kernel, id: id.clone() }
     }
 }
 

@@ -31,7 +31,9 @@ impl Hooked {
     pub(crate) async fn consult(well_formed: WellFormed, scope: &Scope, cancel: &Cancellation) -> Passed<Self> {
         let mut current = well_formed;
         for hook in &scope.hooks {
-            let asked = AssertUnwindSafe(hook.before(hooked(scope, current.passage()))).catch_unwind();
+            // A hook may break at once as well as while it is awaited.
+            let asked = async { hook.before(hooked(scope, current.passage())).await };
+            let asked = AssertUnwindSafe(asked).catch_unwind();
             let verdict = tokio::select! {
                 biased;
                 reason = cancel.cancelled() => Err(reason),
@@ -80,8 +82,8 @@ pub(crate) async fn annotate(scope: &Scope, passage: &Passage, outcome: &mut Too
     let asked = async {
         let mut annotations = Map::new();
         for hook in &scope.hooks {
-            let after = AssertUnwindSafe(hook.after(hooked(scope, passage), outcome)).catch_unwind();
-            match after.await {
+            let after = async { hook.after(hooked(scope, passage), outcome).await };
+            match AssertUnwindSafe(after).catch_unwind().await {
                 Ok(facts) if !facts.is_empty() => {
                     annotations.insert(hook.name().to_owned(), Value::Object(facts));
                 }
