@@ -8,7 +8,8 @@ mod nested;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
+use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::Tool;
@@ -46,7 +48,7 @@ use crate::governance::schema::WellFormed;
 use crate::governance::skill::Narrowed;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
-use crate::proposal::{Passage, Passed, Proposal, Stopped};
+use crate::proposal::{Passage, Passed, Proposal, Stopped, short_name};
 use crate::refusal::Refusal;
 use crate::scope::Scope;
 use crate::settlement::evidence::{Original, attach, evidence};
@@ -105,7 +107,7 @@ pub struct ActiveTool {
 impl Kernel {
     /// A new invocation id, `{prefix}-{tool}-{32 hex digits}`.
     pub fn invocation_id(&self, prefix: &str, tool: &ToolName) -> InvocationId {
-        format!("{prefix}-{tool}-{}", hex_id(&*self.effects.entropy)).into()
+        format!("{prefix}-{}-{}", short_name(tool.clone()), hex_id(&*self.effects.entropy)).into()
     }
 
     /// Starts a call under a node. Dropping what is returned cancels the call; it still gets its ending.
@@ -129,12 +131,17 @@ impl Kernel {
         );
         let spec = NodeSpec { kind: NodeKind::Invocation, grace: scope.grace_of(tool.as_str()) + SETTLE_ALLOWANCE };
         let (kernel, its_scope) = (Arc::clone(self), Arc::clone(scope));
-        let body = move |node| route(kernel, its_scope, proposal, node);
+        let debts = Arc::new(Debts::default());
+        let lost_debts = Arc::clone(&debts);
+        let body = move |node| route(kernel, its_scope, proposal, node, debts);
         let (kernel, its_scope, lost_id, lost_tool) = (Arc::clone(self), Arc::clone(scope), id.clone(), tool.clone());
         let epilogue = move |ending: &Ending| {
             kernel.live.remove(&lost_id);
-            let result = unreturned(&kernel, &its_scope, lost_id, lost_tool, ending);
-            kernel.tell(&its_scope, EventKind::ToolEnd(Arc::new(result)));
+            lost_debts.pay(0, CallHealth::Neutral);
+            if lost_debts.takes_ending() {
+                let result = unreturned(&kernel, &its_scope, lost_id, lost_tool, ending);
+                kernel.tell(&its_scope, EventKind::ToolEnd(Arc::new(result)));
+            }
         };
         let waiter = under.spawn_with_epilogue(spec, body, epilogue);
         Invocation { waiter, kernel: Arc::clone(self), scope: Arc::clone(scope), id, tool }
@@ -230,11 +237,17 @@ impl Future for Invocation {
 }
 
 /// The route of one call.
-async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node: NodeHandle) -> Arc<CallResult> {
+async fn route(
+    kernel: Arc<Kernel>,
+    scope: Arc<Scope>,
+    proposal: Proposal,
+    node: NodeHandle,
+    debts: Arc<Debts>,
+) -> Arc<CallResult> {
     let cancel = node.cancellation().clone();
     let live = Live::begin(&kernel, &proposal.id, &node);
-    let (passage, outcome, leases) = match govern(&kernel, &scope, proposal, &cancel).await {
-        Ok(admitted) => execute(&kernel, &scope, admitted, &node).await,
+    let (passage, outcome) = match govern(&kernel, &scope, proposal, &cancel).await {
+        Ok(admitted) => execute(&kernel, &scope, admitted, &node, &debts).await,
         Err(stopped) => {
             let Stopped { refusal, passage } = *stopped;
             if refusal.is_denial() {
@@ -248,15 +261,18 @@ async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node:
                     },
                 );
             }
-            (passage, refusal.into_outcome(), Leases::default())
+            (passage, refusal.into_outcome())
         }
     };
     let output_bytes = u64::try_from(outcome.output.len()).unwrap_or(u64::MAX);
     let health = health(&outcome);
     let result = Arc::new(settle(&kernel, &scope, passage.id.clone(), passage.tool.clone(), outcome));
-    leases.go_home(output_bytes, health);
+    debts.pay(output_bytes, health);
     drop(live);
-    if let Err(error) = kernel.write(&scope, EventKind::ToolEnd(Arc::clone(&result))).await {
+    // From here to the journal there is no point at which the route could be dropped.
+    if !debts.takes_ending() {
+        tracing::warn!(invocation = %passage.id, "a call that was given up on has come to its end after all");
+    } else if let Err(error) = kernel.write(&scope, EventKind::ToolEnd(Arc::clone(&result))).await {
         tracing::warn!(%error, invocation = %passage.id, "an ending is not in the journal");
     }
     result
@@ -304,6 +320,31 @@ fn bound(passage: &Passage) -> EventKind {
     }
 }
 
+/// What a call owes at its end, to be paid by whoever comes to it first: its route, or the epilogue of a route that
+/// was lost. A route that was given up on, because its tool spins, may go on later: it finds nothing to pay.
+#[derive(Default)]
+struct Debts {
+    leases: Mutex<Leases>,
+    ended: AtomicBool,
+}
+
+impl Debts {
+    fn owe(&self, leases: Leases) {
+        *self.leases.lock().unwrap_or_else(PoisonError::into_inner) = leases;
+    }
+
+    /// Sends the leases home.
+    fn pay(&self, output_bytes: u64, health: CallHealth) {
+        let leases = std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
+        leases.go_home(output_bytes, health);
+    }
+
+    /// Whether the ending is the caller's to tell; true once.
+    fn takes_ending(&self) -> bool {
+        !self.ended.swap(true, Ordering::AcqRel)
+    }
+}
+
 /// What a call has borrowed.
 #[derive(Default)]
 struct Leases {
@@ -328,21 +369,24 @@ async fn execute(
     scope: &Arc<Scope>,
     admitted: Admitted,
     node: &NodeHandle,
-) -> (Box<Passage>, ToolOutcome, Leases) {
+    debts: &Debts,
+) -> (Box<Passage>, ToolOutcome) {
     let (passage, entry, reservation, permit) = admitted.into_parts();
-    let leases = Leases { reservation: Some(reservation), permit };
+    debts.owe(Leases { reservation: Some(reservation), permit });
     let start = EventKind::ToolExecutionStart {
         id: passage.id.clone(),
         name: passage.tool.clone(),
         args: passage.arguments.clone(),
     };
+    // Before the wait for the journal: the node has taken it by the time the tool begins, so that a tool that never
+    // yields its thread cannot keep its node from counting.
+    if let Some(timeout) = scope.limits.timeout {
+        node.limit(timeout);
+    }
     // No side effect comes before this is stored.
     if kernel.write(scope, start).await.is_err() {
         let refusal = Refusal::NotRunning { tool: passage.tool.clone(), part: "the journal" };
-        return (passage, refusal.into_outcome(), leases);
-    }
-    if let Some(timeout) = scope.limits.timeout {
-        node.limit(timeout);
+        return (passage, refusal.into_outcome());
     }
     if let Some(mut live) = kernel.live.get_mut(&passage.id) {
         live.started_at_ms = Some(kernel.effects.clock.unix_ms());
@@ -353,7 +397,7 @@ async fn execute(
         node.children_settled().await;
     }
     annotate(scope, &passage, &mut outcome).await;
-    (passage, outcome, leases)
+    (passage, outcome)
 }
 
 /// Lists a call as live for as long as its route takes; a route that does not begin is taken off by its epilogue.
@@ -398,7 +442,10 @@ async fn run_tool(
     tokio::select! {
         biased;
         returned = &mut call => match returned {
-            Ok(outcome) => outcome,
+            Ok(mut outcome) => {
+                outcome.metadata.values_mut().for_each(|fact| { cut(fact, FACT_DEPTH_MAX); });
+                outcome
+            }
             Err(_panic) => {
                 // Its words may hold anything; they go to the log of the host, not to the model.
                 tracing::error!(tool = %name, invocation = %context.invocation, "a tool panicked");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use serde_json::{Map, Value};
 use toolwarden_tools::cancellation::Cancellation;
+use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::ToolOutcome;
 use toolwarden_tools::registry::Registered;
 
@@ -83,7 +84,11 @@ pub(crate) async fn annotate(scope: &Scope, passage: &Passage, outcome: &mut Too
         let mut annotations = Map::new();
         for hook in &scope.hooks {
             let after = async { hook.after(hooked(scope, passage), outcome).await };
-            match AssertUnwindSafe(after).catch_unwind().await {
+            let mut facts = AssertUnwindSafe(after).catch_unwind().await;
+            facts.iter_mut().flat_map(Map::values_mut).for_each(|fact| {
+                cut(fact, FACT_DEPTH_MAX);
+            });
+            match facts {
                 Ok(facts) if !facts.is_empty() => {
                     annotations.insert(hook.name().to_owned(), Value::Object(facts));
                 }

@@ -11,7 +11,7 @@ mod recorder;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -251,11 +251,13 @@ impl Request {
         self.outcome(&run, text, &report)
     }
 
-    /// Runs the command in its folder or, when that is gone, in the nearest one above it that is there.
+    /// Runs the command in its folder or, when that is gone, in the nearest one above it inside the workspace.
     async fn run_in_some_folder(&self, ctx: &ToolContext, recorder: &Arc<Recorder>) -> Run {
         let stop = Cancellation::new();
         let mut deadline = pin!(sleep(Duration::from_millis(self.timeout.applied_ms)));
-        let mut folders = self.spec.folder.ancestors().take(ANCESTORS_MAX);
+        // Never above the workspace, also when all of it is gone.
+        let inside = |folder: &&Path| folder.starts_with(&self.commands.folder);
+        let mut folders = self.spec.folder.ancestors().take_while(inside).take(ANCESTORS_MAX);
         let mut moved_to = None;
         let mut folder = folders.next().unwrap_or(&self.spec.folder);
         loop {
