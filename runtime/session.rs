@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dashmap::DashMap;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::journal::{JournalError, Reader, Reading};
 use toolwarden_actors::node::{BodyEnd, Ending, NodeHandle, NodeKind, NodeSpec};
 use toolwarden_actors::open_questions::{PendingQuestion, Reply};
-use toolwarden_tools::cancellation::CancelReason;
+use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::digest::Digest;
@@ -51,6 +52,7 @@ struct SessionShared {
     scope: Arc<Scope>,
     node: NodeHandle,
     runs: mpsc::Sender<RunRequest>,
+    asked: AskedRuns,
     ended: Shared<BoxFuture<'static, ()>>,
 }
 
@@ -90,6 +92,24 @@ struct RunRequest {
     run: RunId,
     prompt: String,
     reply: oneshot::Sender<RunOutcome>,
+    /// Given when the run is to end, also while it waits for its turn.
+    cancel: Cancellation,
+    listed: ListedRun,
+}
+
+/// The runs of a session that have not ended, waiting ones too; order reaches nothing.
+type AskedRuns = Arc<DashMap<RunId, Cancellation>>;
+
+/// Keeps a run listed until it is answered or dropped.
+struct ListedRun {
+    asked: AskedRuns,
+    run: RunId,
+}
+
+impl Drop for ListedRun {
+    fn drop(&mut self) {
+        self.asked.remove(&self.run);
+    }
 }
 
 /// What to cancel in a session.
@@ -97,7 +117,7 @@ struct RunRequest {
 pub enum CancelTarget {
     /// One call.
     Call(InvocationId),
-    /// Everything that runs now; the session stays open.
+    /// Every call and every run there is, runs that wait for their turn too; the session stays open.
     Everything,
 }
 
@@ -116,7 +136,8 @@ impl Session {
         let waiter = sessions.spawn(spec, move |node| live(its_kernel, its_scope, plan, node, requests, opened));
         let ended = waiter.map(|_end| ()).boxed().shared();
         let node = opens.await.map_err(|_| SessionError::NotRunning)??;
-        Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, ended }) })
+        let asked = AskedRuns::default();
+        Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, asked, ended }) })
     }
 
     /// The session's id.
@@ -179,7 +200,10 @@ impl Session {
 
     fn start_run(&self, prompt: &str) -> Result<oneshot::Receiver<RunOutcome>, SessionError> {
         let (reply, answer) = oneshot::channel();
-        let request = RunRequest { run: run_id(&self.shared.kernel), prompt: prompt.to_owned(), reply };
+        let (run, cancel) = (run_id(&self.shared.kernel), Cancellation::new());
+        self.shared.asked.insert(run.clone(), cancel.clone());
+        let listed = ListedRun { asked: Arc::clone(&self.shared.asked), run: run.clone() };
+        let request = RunRequest { run, prompt: prompt.to_owned(), reply, cancel, listed };
         self.shared.runs.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SessionError::Busy,
             mpsc::error::TrySendError::Closed(_) => SessionError::Closed,
@@ -212,7 +236,14 @@ impl Session {
 
     /// Cancels what is named; returns whether there was anything to cancel. The calls still get their endings.
     pub fn cancel(&self, target: &CancelTarget, reason: &CancelReason) -> bool {
-        self.shared.kernel.cancel(&self.shared.scope.root_session, target_call(target), reason)
+        let mut any = false;
+        if matches!(target, CancelTarget::Everything) {
+            for run in self.shared.asked.iter() {
+                run.cancel(reason.clone());
+                any = true;
+            }
+        }
+        self.shared.kernel.cancel(&self.shared.scope.root_session, target_call(target), reason) || any
     }
 
     /// The questions that wait for a person, in the order they were asked.
@@ -422,8 +453,14 @@ async fn answer(
     conversation: &mut Vec<Message>,
     request: RunRequest,
 ) {
-    let RunRequest { run, prompt, mut reply } = request;
+    let RunRequest { run, prompt, mut reply, cancel, listed } = request;
     if reply.is_closed() {
+        return;
+    }
+    if let Some(reason) = cancel.reason() {
+        drop(listed);
+        // Whoever asked may be gone.
+        drop(reply.send(unanswered(run, scope, RunStatus::Cancelled { reason: reason.clone() })));
         return;
     }
     let run_scope = Arc::new(Scope { run: Some(run.clone()), ..Scope::clone(scope) });
@@ -453,6 +490,10 @@ async fn answer(
     let end = tokio::select! {
         biased;
         end = &mut waiter => end,
+        reason = cancel.cancelled() => {
+            waiter.cancel(reason);
+            waiter.await
+        }
         () = reply.closed() => {
             waiter.cancel(CancelReason::CallerGone);
             waiter.await
@@ -465,18 +506,25 @@ async fn answer(
             answer_interrupted_calls(conversation);
             outcome
         }
-        None => RunOutcome {
-            run,
-            session: scope.session.clone(),
-            status: lost_status(&end.ending),
-            text: String::new(),
-            usage: TurnUsage::default(),
-            turns: 0,
-            source_anchors: Vec::new(),
-        },
+        None => unanswered(run, scope, lost_status(&end.ending)),
     };
+    // Before the answer: whoever has that finds nothing more to cancel.
+    drop(listed);
     // Whoever asked may be gone.
     drop(reply.send(outcome));
+}
+
+/// The outcome of a run that gave nothing back.
+fn unanswered(run: RunId, scope: &Scope, status: RunStatus) -> RunOutcome {
+    RunOutcome {
+        run,
+        session: scope.session.clone(),
+        status,
+        text: String::new(),
+        usage: TurnUsage::default(),
+        turns: 0,
+        source_anchors: Vec::new(),
+    }
 }
 
 fn lost_status(ending: &Ending) -> RunStatus {
