@@ -255,8 +255,14 @@ impl Session {
         self.shared.kernel.confirmations.pending(session).await.map_err(|_| SessionError::NotRunning)
     }
 
-    /// Answers a question; false when it is not open or asked about something else than `digest`.
+    /// Answers a question of this session or its children; false when none is open about this call, or about
+    /// something else than `digest`.
     pub async fn confirm(&self, call: InvocationId, digest: Option<Digest>, reply: Reply) -> bool {
+        let pending = self.pending_confirmations().await.unwrap_or_default();
+        // Whoever holds a session answers for it alone.
+        if !pending.iter().any(|question| question.id == call) {
+            return false;
+        }
         self.shared.kernel.confirmations.answer(call, digest, reply).await
     }
 
