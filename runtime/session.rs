@@ -151,17 +151,12 @@ impl Session {
         arguments: Value,
     ) -> Result<Arc<CallResult>, SessionError> {
         let shared = &self.shared;
+        let tool = ToolName::from(name);
+        let id = shared.kernel.invocation_id(prefix, &tool);
+        let proposal = Proposal::new(id, origin, Vec::new(), ToolCall { tool, arguments });
         if shared.node.cancellation().is_cancelled() {
             return Err(SessionError::Closed);
         }
-        let tool = ToolName::from(name);
-        let proposal = Proposal {
-            id: shared.kernel.invocation_id(prefix, &tool),
-            parent: None,
-            origin,
-            ancestry: Vec::new(),
-            call: ToolCall { tool, arguments },
-        };
         Ok(shared.kernel.invoke(&shared.node, &shared.scope, proposal).await)
     }
 
