@@ -11,6 +11,7 @@ pub mod fan_out;
 pub mod journal;
 pub mod leases;
 pub mod questions;
+pub mod reached;
 pub mod settled;
 pub mod terminal;
 pub mod waiters;
@@ -62,17 +63,18 @@ impl fmt::Display for Violation {
 /// All promises for a world of this size.
 pub fn all(workload: &Workload) -> Vec<Box<dyn Checker>> {
     vec![
+        Box::<cancelled::Cancelled>::default(),
         Box::<terminal::Terminal>::default(),
         Box::<settled::Settled>::default(),
-        Box::<cancelled::Cancelled>::default(),
+        Box::<reached::Reached>::default(),
         Box::<waiters::Waiters>::default(),
+        Box::<converged::Converged>::default(),
         Box::<leases::Leases>::default(),
         Box::new(bulkhead::Bulkhead::new(workload.permits)),
         Box::<budget::Budget>::default(),
         Box::<questions::Questions>::default(),
         Box::<journal::Journal>::default(),
         Box::<fan_out::FanOuts>::default(),
-        Box::<converged::Converged>::default(),
     ]
 }
 

@@ -34,6 +34,11 @@ pub enum Happening {
         /// Which.
         node: NodeId,
     },
+    /// A live node read that its body is over.
+    BodyEndRead {
+        /// Which.
+        node: NodeId,
+    },
     /// A node asked for its body to begin.
     BodyAsked {
         /// Whose.

@@ -129,10 +129,10 @@ pub struct Workload {
 pub const WIDE: Workload = Workload {
     name: "wide",
     sessions: 1,
-    runs: 1,
-    calls: 3,
-    depth: 2,
-    members: 5,
+    runs: 2,
+    calls: 8,
+    depth: 1,
+    members: 6,
     permits: 3,
     queue_max: 4,
     calls_max: 40,
@@ -142,10 +142,10 @@ pub const WIDE: Workload = Workload {
 pub const DEEP: Workload = Workload {
     name: "deep",
     sessions: 1,
-    runs: 1,
-    calls: 2,
-    depth: 5,
-    members: 2,
+    runs: 2,
+    calls: 4,
+    depth: 6,
+    members: 3,
     permits: 4,
     queue_max: 8,
     calls_max: 30,
@@ -230,7 +230,9 @@ impl Workload {
         let used = [asked, 0, 2 * asked][choices.below(3) as usize];
         acts.extend([Act::Reserve { asked, used }, Act::Slot]);
         let below = if depth == 0 { NodeKind::ProcessGroup } else { NodeKind::Invocation };
-        match choices.below(13) {
+        // With levels left, half of the calls have calls below them.
+        let kinds = if depth == 0 { 13 } else { 26 };
+        match choices.below(kinds) {
             0 | 1 => acts.push(Act::Work(ms(2))),
             2 => acts.push(Act::Panic),
             3 => acts.push(Act::Hang),
@@ -243,7 +245,11 @@ impl Workload {
             9 => acts.extend([Act::GoHome, spawn(below, 1 + choices.below(2)), Act::AwaitChildren]),
             10 => acts.extend([spawn(below, 1), Act::Work(ms(1)), Act::DropWaiters]),
             11 => acts.push(Act::Spawn { kind: NodeKind::ProcessGroup, count: 1, waited: false }),
-            _ => acts.extend([spawn(NodeKind::ProcessGroup, 2), Act::AwaitChildren, Act::Work(ms(1))]),
+            12 => acts.extend([spawn(NodeKind::ProcessGroup, 2), Act::AwaitChildren, Act::Work(ms(1))]),
+            13..=18 => acts.extend([Act::GoHome, spawn(NodeKind::FanOut, 1), Act::AwaitChildren]),
+            // Keeps its slot while it waits: what is below may find none.
+            19 => acts.extend([spawn(below, 1), Act::AwaitChildren]),
+            _ => acts.extend([Act::GoHome, spawn(below, 1), Act::AwaitChildren]),
         }
         acts
     }

@@ -70,7 +70,7 @@ impl Choices {
     pub fn from_seed(seed: u64) -> Self {
         let mut generator = Generator::new(seed);
         let mood = Mood {
-            rare_one_in: [0, 12, 30, 90][generator.below(4) as usize],
+            rare_one_in: [0, 20, 50, 150][generator.below(4) as usize],
             plain_percent: [0, 0, 50, 90][generator.below(4) as usize],
         };
         Self { source: Source::Drawn { generator, mood }, taken: Vec::new() }
@@ -94,6 +94,9 @@ impl Choices {
     }
 
     /// One of `usual` things, or now and then one of `rare` others; 0 is the first usual one.
+    ///
+    /// The rare ones come right behind the first usual one, so that the number of each stays the same however many
+    /// usual ones there are: a fault in a list that was cut is still that fault.
     pub fn usual_or_rare(&mut self, usual: usize, rare: u32) -> Pick {
         let usual = u32::try_from(usual.max(1)).unwrap_or(u32::MAX);
         let all = usual.saturating_add(rare);
@@ -103,17 +106,23 @@ impl Choices {
         let number = match &mut self.source {
             Source::Drawn { generator, mood } => {
                 if rare > 0 && mood.rare_one_in > 0 && generator.below(mood.rare_one_in) == 0 {
-                    usual.saturating_add(generator.below(rare))
+                    1 + generator.below(rare)
                 } else if generator.below(100) < mood.plain_percent {
                     0
                 } else {
-                    generator.below(usual)
+                    match generator.below(usual) {
+                        0 => 0,
+                        other => other.saturating_add(rare),
+                    }
                 }
             }
             Source::Listed { list, next } => listed(list, next, all),
         };
-        let number = self.keep(number);
-        if number < usual { Pick::Usual(number as usize) } else { Pick::Rare(number - usual) }
+        match self.keep(number) {
+            0 => Pick::Usual(0),
+            number if number <= rare => Pick::Rare(number - 1),
+            number => Pick::Usual((number - rare) as usize),
+        }
     }
 
     /// All numbers taken so far, in order: the replay.

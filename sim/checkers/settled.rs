@@ -1,5 +1,6 @@
-//! A node's ending comes after the endings of its children, and says how many it could not vouch for.
+//! A node's ending comes after its body and after the endings of its children, and says for whom it cannot vouch.
 //!
+//! Only a body that would not stop may outlive its node, and the ending says that it was abandoned.
 //! A child whose actor died has no ending of its own, and what was beneath it is killed with nobody waiting for it:
 //! so the ending above must count that child as unsettled. Beneath a dead node, and only there, nodes may live on
 //! for the moment that their kill takes.
@@ -10,7 +11,7 @@ use std::time::Duration;
 use toolwarden_actors::node::NodeId;
 
 use super::{Checker, must};
-use crate::happening::Happening;
+use crate::happening::{End, Happening};
 
 /// Who lives beneath whom.
 #[derive(Debug, Default)]
@@ -18,6 +19,7 @@ pub struct Settled {
     parents: BTreeMap<NodeId, NodeId>,
     living: BTreeMap<NodeId, BTreeSet<NodeId>>,
     died: BTreeMap<NodeId, usize>,
+    bodies: BTreeSet<NodeId>,
 }
 
 impl Settled {
@@ -32,7 +34,7 @@ impl Settled {
 
 impl Checker for Settled {
     fn promise(&self) -> &'static str {
-        "a node ends after its children"
+        "a node ends after its body and its children"
     }
 
     fn see(&mut self, _now: Duration, happening: &Happening) -> Result<(), String> {
@@ -46,7 +48,15 @@ impl Checker for Settled {
                     *self.died.entry(parent).or_default() += 1;
                 }
             }
-            Happening::Ended { node, unsettled, .. } => {
+            Happening::BodyAsked { node } => {
+                self.bodies.insert(*node);
+            }
+            Happening::BodyOver { node } => {
+                self.bodies.remove(node);
+            }
+            Happening::Ended { node, unsettled, body } => {
+                let runs = self.bodies.contains(node);
+                must(!runs || *body == End::Abandoned, || format!("node {} ended before its body", node.0))?;
                 self.gone(*node);
                 let living = self.living.get(node).and_then(BTreeSet::first);
                 must(living.is_none(), || format!("node {} ended before its child {:?}", node.0, living))?;

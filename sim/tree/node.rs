@@ -76,7 +76,7 @@ impl World<'_> {
         match message {
             Message::Start => self.node_steps(id, NodeEvent::Start),
             Message::Event(event) => {
-                self.note_cancel(id, &event);
+                self.note_event(id, &event);
                 self.node_steps(id, event);
             }
             Message::Spawn(birth) => {
@@ -92,7 +92,7 @@ impl World<'_> {
         }
     }
 
-    fn note_cancel(&mut self, id: NodeId, event: &NodeEvent) {
+    fn note_event(&mut self, id: NodeId, event: &NodeEvent) {
         match event {
             NodeEvent::Cancel(_) | NodeEvent::Kill(_) | NodeEvent::Timer(NodeTimer::Deadline { .. }) => {
                 if self.nodes.get(&id).is_some_and(|node| node.script.is_some()) {
@@ -100,6 +100,7 @@ impl World<'_> {
                 }
                 self.happens(Happening::CancelRead { node: id });
             }
+            NodeEvent::BodyEnded(_) => self.happens(Happening::BodyEndRead { node: id }),
             NodeEvent::Timer(NodeTimer::Backstop) => self.covers("a backstop"),
             _ => {}
         }
@@ -182,7 +183,7 @@ impl World<'_> {
     /// The supervision event of a child: hands the ending in its state on to whoever waits.
     fn child_over(&mut self, id: NodeId, child: NodeId, ending: Option<Ending>) {
         let Some(waiter) = self.nodes.get_mut(&id).and_then(|node| node.children.remove(&child)) else { return };
-        let event = NodeEvent::ChildEnded(child);
+        let event = if ending.is_some() { NodeEvent::ChildEnded(child) } else { NodeEvent::ChildLost(child) };
         self.tell_waiter(child, waiter, ending.unwrap_or_else(lost));
         self.node_steps(id, event);
     }
