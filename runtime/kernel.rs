@@ -1,4 +1,4 @@
-//! The kernel: one function, [`route`], takes every call from its proposal to its ending, top to bottom, with one
+//! The kernel: one function, `route`, takes every call from its proposal to its ending, top to bottom, with one
 //! exit.
 //!
 //! Whatever happens to a call (it is refused, cancelled, runs late, panics, is dropped by its caller, never
@@ -28,7 +28,7 @@ use toolwarden_tools::context::{Progress, ToolContext};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
-use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
+use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
 use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::Tool;
@@ -44,6 +44,7 @@ use crate::governance::permission::Permitted;
 use crate::governance::recursion::Guarded;
 use crate::governance::schema::WellFormed;
 use crate::governance::skill::Narrowed;
+use crate::guarded_files::GuardedFiles;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
 use crate::proposal::{Passage, Passed, Proposal, Stopped};
@@ -72,6 +73,14 @@ pub struct Kernel {
     pub sanitiser: Sanitiser,
     /// Calls on their way now; order reaches nothing.
     pub live: DashMap<InvocationId, LiveCall>,
+    /// Runs under way now; order reaches nothing.
+    pub runs: DashMap<RunId, LiveRun>,
+}
+
+/// A run under way.
+pub struct LiveRun {
+    node: NodeHandle,
+    root_session: SessionId,
 }
 
 /// A call on its way.
@@ -140,11 +149,21 @@ impl Kernel {
         active
     }
 
-    /// Cancels one call of a top session, or all of them; returns whether there was any.
-    pub fn cancel(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
+    /// Cancels the runs of a top session and its children; returns whether there was any.
+    pub fn cancel_runs(&self, root_session: &SessionId, reason: &CancelReason) -> bool {
         let mut any = false;
-        for live in &self.live {
-            if live.root_session == *root_session && call.is_none_or(|id| id == live.key()) {
+        for run in self.runs.iter().filter(|run| run.root_session == *root_session) {
+            run.node.cancel(reason.clone());
+            any = true;
+        }
+        any
+    }
+
+    /// Cancels one call of a top session, or all of them; returns whether there was any.
+    pub fn cancel_calls(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
+        let mut any = false;
+        for live in self.live.iter().filter(|live| live.root_session == *root_session) {
+            if call.is_none_or(|id| id == live.key()) {
                 live.node.cancel(reason.clone());
                 any = true;
             }
@@ -154,7 +173,7 @@ impl Kernel {
 
     /// Writes an event without waiting.
     pub fn tell(&self, scope: &Scope, kind: EventKind) {
-        self.journal.note(event(scope, kind));
+        self.journal.note(self.event(scope, kind));
     }
 
     /// Writes an event and waits until it is stored.
@@ -162,12 +181,14 @@ impl Kernel {
     /// # Errors
     /// [`JournalError`].
     pub async fn write(&self, scope: &Scope, kind: EventKind) -> Result<u64, JournalError> {
-        self.journal.append(event(scope, kind)).await
+        self.journal.append(self.event(scope, kind)).await
     }
-}
 
-fn event(scope: &Scope, kind: EventKind) -> Event {
-    Event { root_session: scope.root_session.clone(), session: scope.session.clone(), run: scope.run.clone(), kind }
+    /// An event with its place; texts and arguments of models and people are sanitised, results already are.
+    fn event(&self, scope: &Scope, mut kind: EventKind) -> Event {
+        kind.clean(&self.sanitiser);
+        Event { root_session: scope.root_session.clone(), session: scope.session.clone(), run: scope.run.clone(), kind }
+    }
 }
 
 /// A call under way: await it for its result. Dropped before that, the call is cancelled.
@@ -326,6 +347,25 @@ async fn execute(
     (passage, outcome, leases)
 }
 
+/// Lists a run as live for as long as it takes.
+pub(crate) struct LiveRunMark<'a> {
+    kernel: &'a Kernel,
+    run: RunId,
+}
+
+impl<'a> LiveRunMark<'a> {
+    pub(crate) fn begin(kernel: &'a Kernel, root_session: &SessionId, run: &RunId, node: &NodeHandle) -> Self {
+        kernel.runs.insert(run.clone(), LiveRun { node: node.clone(), root_session: root_session.clone() });
+        Self { kernel, run: run.clone() }
+    }
+}
+
+impl Drop for LiveRunMark<'_> {
+    fn drop(&mut self) {
+        self.kernel.runs.remove(&self.run);
+    }
+}
+
 /// Lists a call as live for as long as its route takes.
 struct Live<'a> {
     kernel: &'a Kernel,
@@ -400,7 +440,7 @@ fn context(
     ToolContext {
         invocation: passage.id.clone(),
         session: scope.session.clone(),
-        workspace: granted(&scope.workspace, needs.exec, needs.write, node),
+        workspace: granted(scope, passage, needs.exec, needs.write, node),
         seen: Arc::clone(&scope.seen),
         cancel: node.cancellation().clone(),
         clock: Arc::clone(&kernel.effects.clock),
@@ -418,12 +458,17 @@ fn context(
     }
 }
 
-/// The workspace with no more than the tool needs, and every command under the call's own node.
-fn granted(workspace: &Workspace, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+/// The workspace with no more than the tool needs, without files that a policy denies, and with every command
+/// under the call's own node.
+fn granted(scope: &Scope, passage: &Passage, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+    let workspace = &scope.workspace;
     let mut to = workspace.capabilities();
     to.exec &= exec;
     to.write &= write;
-    let narrowed = workspace.narrowed(to);
+    let mut narrowed = workspace.narrowed(to);
+    if !passage.origin.is_trusted() {
+        narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(workspace.files()), &scope.policies));
+    }
     match workspace.commands() {
         Some(commands) if to.exec => {
             let port = Arc::clone(&commands.processes);
@@ -443,7 +488,7 @@ struct Deltas {
 
 impl Progress for Deltas {
     fn delta(&self, text: &str) {
-        let (delta, _) = self.kernel.sanitiser.clean(text.to_owned());
+        let delta = text.to_owned();
         let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta };
         self.kernel.tell(&self.scope, kind);
     }
