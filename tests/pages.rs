@@ -200,7 +200,7 @@ fn named_tests(page: &str) -> BTreeSet<(String, String)> {
 }
 
 #[test]
-fn every_invariant_names_a_test_that_exists() {
+fn every_test_and_file_named_in_the_architecture_exists() {
     let named = named_tests(&page("ARCHITECTURE.md"));
     assert!(named.len() > 30, "only {} tests are named", named.len());
     let is_missing = |(file, name): &&(String, String)| {
