@@ -28,7 +28,7 @@ use toolwarden_tools::context::{Progress, ToolContext};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
-use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
+use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
 use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::Tool;
@@ -73,6 +73,14 @@ pub struct Kernel {
     pub sanitiser: Sanitiser,
     /// Calls on their way now; order reaches nothing.
     pub live: DashMap<InvocationId, LiveCall>,
+    /// Runs under way now; order reaches nothing.
+    pub runs: DashMap<RunId, LiveRun>,
+}
+
+/// A run under way.
+pub struct LiveRun {
+    node: NodeHandle,
+    root_session: SessionId,
 }
 
 /// A call on its way.
@@ -141,11 +149,21 @@ impl Kernel {
         active
     }
 
-    /// Cancels one call of a top session, or all of them; returns whether there was any.
-    pub fn cancel(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
+    /// Cancels the runs of a top session and its children; returns whether there was any.
+    pub fn cancel_runs(&self, root_session: &SessionId, reason: &CancelReason) -> bool {
         let mut any = false;
-        for live in &self.live {
-            if live.root_session == *root_session && call.is_none_or(|id| id == live.key()) {
+        for run in self.runs.iter().filter(|run| run.root_session == *root_session) {
+            run.node.cancel(reason.clone());
+            any = true;
+        }
+        any
+    }
+
+    /// Cancels one call of a top session, or all of them; returns whether there was any.
+    pub fn cancel_calls(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
+        let mut any = false;
+        for live in self.live.iter().filter(|live| live.root_session == *root_session) {
+            if call.is_none_or(|id| id == live.key()) {
                 live.node.cancel(reason.clone());
                 any = true;
             }
@@ -327,6 +345,25 @@ async fn execute(
     }
     annotate(scope, &passage, &mut outcome).await;
     (passage, outcome, leases)
+}
+
+/// Lists a run as live for as long as it takes.
+pub(crate) struct LiveRunMark<'a> {
+    kernel: &'a Kernel,
+    run: RunId,
+}
+
+impl<'a> LiveRunMark<'a> {
+    pub(crate) fn begin(kernel: &'a Kernel, root_session: &SessionId, run: &RunId, node: &NodeHandle) -> Self {
+        kernel.runs.insert(run.clone(), LiveRun { node: node.clone(), root_session: root_session.clone() });
+        Self { kernel, run: run.clone() }
+    }
+}
+
+impl Drop for LiveRunMark<'_> {
+    fn drop(&mut self) {
+        self.kernel.runs.remove(&self.run);
+    }
 }
 
 /// Lists a call as live for as long as its route takes.

@@ -147,11 +147,10 @@ const DECLARERS: [&str; 10] =
     ["export", "declare", "typeset", "local", "readonly", "read", "printf", "getopts", "unset", "let"];
 
 /// Variables that decide which programs run or what code they load; the list cannot be complete.
-const DECISIVE: [&str; 44] = [
+const DECISIVE: [&str; 43] = [
     "PATH",
     "ENV",
     "BASH_ENV",
-    "IFS",
     "SHELL",
     "SHELLOPTS",
     "BASHOPTS",
