@@ -8,8 +8,7 @@ mod nested;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ use toolwarden_tools::context::{Progress, ToolContext};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
-use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
+use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
 use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
@@ -46,6 +45,7 @@ use crate::governance::permission::Permitted;
 use crate::governance::recursion::Guarded;
 use crate::governance::schema::WellFormed;
 use crate::governance::skill::Narrowed;
+use crate::guarded_files::GuardedFiles;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
 use crate::proposal::{Passage, Passed, Proposal, Stopped, short_name};
@@ -74,6 +74,14 @@ pub struct Kernel {
     pub sanitiser: Sanitiser,
     /// Calls on their way now; order reaches nothing.
     pub live: DashMap<InvocationId, LiveCall>,
+    /// Runs under way now; order reaches nothing.
+    pub runs: DashMap<RunId, LiveRun>,
+}
+
+/// A run under way.
+pub struct LiveRun {
+    node: NodeHandle,
+    root_session: SessionId,
 }
 
 /// A call on its way.
@@ -133,18 +141,19 @@ impl Kernel {
         let (kernel, its_scope) = (Arc::clone(self), Arc::clone(scope));
         let debts = Arc::new(Debts::default());
         let lost_debts = Arc::clone(&debts);
+        let told = Arc::clone(&debts);
         let body = move |node| route(kernel, its_scope, proposal, node, debts);
         let (kernel, its_scope, lost_id, lost_tool) = (Arc::clone(self), Arc::clone(scope), id.clone(), tool.clone());
         let epilogue = move |ending: &Ending| {
             kernel.live.remove(&lost_id);
             lost_debts.pay(0, CallHealth::Neutral);
-            if lost_debts.takes_ending() {
-                let result = unreturned(&kernel, &its_scope, lost_id, lost_tool, ending);
-                kernel.tell(&its_scope, EventKind::ToolEnd(Arc::new(result)));
+            let result = Arc::new(unreturned(&kernel, &its_scope, lost_id, lost_tool, ending));
+            if lost_debts.takes_ending(&result) {
+                kernel.tell(&its_scope, EventKind::ToolEnd(result));
             }
         };
         let waiter = under.spawn_with_epilogue(spec, body, epilogue);
-        Invocation { waiter, kernel: Arc::clone(self), scope: Arc::clone(scope), id, tool }
+        Invocation { waiter, debts: told, kernel: Arc::clone(self), scope: Arc::clone(scope), id, tool }
     }
 
     /// The tools at work now for one top session, the oldest first.
@@ -162,8 +171,18 @@ impl Kernel {
         active
     }
 
+    /// Cancels the runs of a top session and its children; returns whether there was any.
+    pub fn cancel_runs(&self, root_session: &SessionId, reason: &CancelReason) -> bool {
+        let mut any = false;
+        for run in self.runs.iter().filter(|run| run.root_session == *root_session) {
+            run.node.cancel(reason.clone());
+            any = true;
+        }
+        any
+    }
+
     /// Cancels one call of a top session, or all of them; returns whether there was any.
-    pub fn cancel(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
+    pub fn cancel_calls(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
         let mut any = false;
         for mut live in self.live.iter_mut() {
             if live.root_session != *root_session || call.is_some_and(|id| id != live.key()) {
@@ -182,7 +201,7 @@ impl Kernel {
 
     /// Writes an event without waiting.
     pub fn tell(&self, scope: &Scope, kind: EventKind) {
-        self.journal.note(event(scope, kind));
+        self.journal.note(self.event(scope, kind));
     }
 
     /// Writes an event and waits until it is stored.
@@ -190,17 +209,20 @@ impl Kernel {
     /// # Errors
     /// [`JournalError`].
     pub async fn write(&self, scope: &Scope, kind: EventKind) -> Result<u64, JournalError> {
-        self.journal.append(event(scope, kind)).await
+        self.journal.append(self.event(scope, kind)).await
     }
-}
 
-fn event(scope: &Scope, kind: EventKind) -> Event {
-    Event { root_session: scope.root_session.clone(), session: scope.session.clone(), run: scope.run.clone(), kind }
+    /// An event with its place; texts and arguments of models and people are sanitised, results already are.
+    fn event(&self, scope: &Scope, mut kind: EventKind) -> Event {
+        kind.clean(&self.sanitiser);
+        Event { root_session: scope.root_session.clone(), session: scope.session.clone(), run: scope.run.clone(), kind }
+    }
 }
 
 /// A call under way: await it for its result. Dropped before that, the call is cancelled.
 pub struct Invocation {
     waiter: Waiter<Arc<CallResult>>,
+    debts: Arc<Debts>,
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     id: InvocationId,
@@ -229,7 +251,8 @@ impl Future for Invocation {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let end = std::task::ready!(Pin::new(&mut self.waiter).poll(cx));
-        Poll::Ready(end.output.unwrap_or_else(|| {
+        // A route that was dropped after it had told its ending is believed: there is one ending, and this is it.
+        Poll::Ready(end.output.or_else(|| self.debts.ending.get().cloned()).unwrap_or_else(|| {
             let (id, tool) = (self.id.clone(), self.tool.clone());
             Arc::new(unreturned(&self.kernel, &self.scope, id, tool, &end.ending))
         }))
@@ -269,8 +292,8 @@ async fn route(
     let result = Arc::new(settle(&kernel, &scope, passage.id.clone(), passage.tool.clone(), outcome));
     debts.pay(output_bytes, health);
     drop(live);
-    // From here to the journal there is no point at which the route could be dropped.
-    if !debts.takes_ending() {
+    // Nothing may be awaited between this and the write, whose message goes out when it is first polled.
+    if !debts.takes_ending(&result) {
         tracing::warn!(invocation = %passage.id, "a call that was given up on has come to its end after all");
     } else if let Err(error) = kernel.write(&scope, EventKind::ToolEnd(Arc::clone(&result))).await {
         tracing::warn!(%error, invocation = %passage.id, "an ending is not in the journal");
@@ -325,7 +348,7 @@ fn bound(passage: &Passage) -> EventKind {
 #[derive(Default)]
 struct Debts {
     leases: Mutex<Leases>,
-    ended: AtomicBool,
+    ending: OnceLock<Arc<CallResult>>,
 }
 
 impl Debts {
@@ -340,8 +363,8 @@ impl Debts {
     }
 
     /// Whether the ending is the caller's to tell; true once.
-    fn takes_ending(&self) -> bool {
-        !self.ended.swap(true, Ordering::AcqRel)
+    fn takes_ending(&self, result: &Arc<CallResult>) -> bool {
+        self.ending.set(Arc::clone(result)).is_ok()
     }
 }
 
@@ -398,6 +421,25 @@ async fn execute(
     }
     annotate(scope, &passage, &mut outcome).await;
     (passage, outcome)
+}
+
+/// Lists a run as live for as long as it takes.
+pub(crate) struct LiveRunMark<'a> {
+    kernel: &'a Kernel,
+    run: RunId,
+}
+
+impl<'a> LiveRunMark<'a> {
+    pub(crate) fn begin(kernel: &'a Kernel, root_session: &SessionId, run: &RunId, node: &NodeHandle) -> Self {
+        kernel.runs.insert(run.clone(), LiveRun { node: node.clone(), root_session: root_session.clone() });
+        Self { kernel, run: run.clone() }
+    }
+}
+
+impl Drop for LiveRunMark<'_> {
+    fn drop(&mut self) {
+        self.kernel.runs.remove(&self.run);
+    }
 }
 
 /// Lists a call as live for as long as its route takes; a route that does not begin is taken off by its epilogue.
@@ -475,7 +517,7 @@ fn context(
     ToolContext {
         invocation: passage.id.clone(),
         session: scope.session.clone(),
-        workspace: granted(&scope.workspace, needs.exec, needs.write, node),
+        workspace: granted(scope, passage, needs.exec, needs.write, node),
         seen: Arc::clone(&scope.seen),
         cancel: node.cancellation().clone(),
         clock: Arc::clone(&kernel.effects.clock),
@@ -493,12 +535,17 @@ fn context(
     }
 }
 
-/// The workspace with no more than the tool needs, and every command under the call's own node.
-fn granted(workspace: &Workspace, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+/// The workspace with no more than the tool needs, without files that a policy denies, and with every command
+/// under the call's own node.
+fn granted(scope: &Scope, passage: &Passage, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+    let workspace = &scope.workspace;
     let mut to = workspace.capabilities();
     to.exec &= exec;
     to.write &= write;
-    let narrowed = workspace.narrowed(to);
+    let mut narrowed = workspace.narrowed(to);
+    if !passage.origin.is_trusted() {
+        narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies));
+    }
     match workspace.commands() {
         Some(commands) if to.exec => {
             let port = Arc::clone(&commands.processes);
@@ -518,7 +565,7 @@ struct Deltas {
 
 impl Progress for Deltas {
     fn delta(&self, text: &str) {
-        let (delta, _) = self.kernel.sanitiser.clean(text.to_owned());
+        let delta = text.to_owned();
         let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta };
         self.kernel.tell(&self.scope, kind);
     }

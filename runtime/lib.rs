@@ -19,6 +19,7 @@ pub mod permission;
 pub mod refusal;
 
 pub mod grant_book;
+mod guarded_files;
 pub mod proposal;
 pub mod skill_limits;
 

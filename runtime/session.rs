@@ -4,7 +4,6 @@
 //! the session, or dropping its last handle, cancels everything in it and waits for it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use dashmap::DashMap;
 use futures_util::FutureExt as _;
@@ -22,6 +21,7 @@ use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
+use toolwarden_tools::tool::ToolSpec;
 
 use crate::agent::Agent;
 use crate::call_result::CallResult;
@@ -117,7 +117,10 @@ impl Drop for ListedRun {
 pub enum CancelTarget {
     /// One call.
     Call(InvocationId),
-    /// Every call and every run there is, runs that wait for their turn too; the session stays open.
+    /// The run under way, with all its calls.
+    Run,
+    /// Everything there is: the run under way, those that wait for their turn, and the host's own calls. The session
+    /// stays open.
     Everything,
 }
 
@@ -132,8 +135,8 @@ impl Session {
         let (runs, requests) = mpsc::channel(WAITING_RUNS_MAX);
         let (opened, opens) = oneshot::channel();
         let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
-        let (its_kernel, its_scope) = (Arc::clone(&kernel), Arc::clone(&scope));
-        let waiter = sessions.spawn(spec, move |node| live(its_kernel, its_scope, plan, node, requests, opened));
+        let life = Life { kernel: Arc::clone(&kernel), scope: Arc::clone(&scope), plan };
+        let waiter = sessions.spawn(spec, move |node| life.live(node, requests, opened));
         let ended = waiter.map(|_end| ()).boxed().shared();
         let node = opens.await.map_err(|_| SessionError::NotRunning)??;
         let asked = AskedRuns::default();
@@ -229,6 +232,11 @@ impl Session {
         self.shared.scope.registry.definitions()
     }
 
+    /// The descriptions of all tools, hidden ones too, sorted by name.
+    pub fn tool_specs(&self) -> impl Iterator<Item = &ToolSpec> {
+        self.shared.scope.registry.iter().map(|entry| entry.tool.spec())
+    }
+
     /// The tools at work now, the oldest first.
     pub fn active_tools(&self) -> Vec<ActiveTool> {
         self.shared.kernel.active_tools(&self.shared.scope.root_session)
@@ -236,14 +244,21 @@ impl Session {
 
     /// Cancels what is named; returns whether there was anything to cancel. The calls still get their endings.
     pub fn cancel(&self, target: &CancelTarget, reason: &CancelReason) -> bool {
-        let mut any = false;
-        if matches!(target, CancelTarget::Everything) {
-            for run in self.shared.asked.iter() {
-                run.cancel(reason.clone());
-                any = true;
+        let (kernel, session) = (&self.shared.kernel, &self.shared.scope.root_session);
+        match target {
+            CancelTarget::Call(id) => kernel.cancel_calls(session, Some(id), reason),
+            CancelTarget::Run => kernel.cancel_runs(session, reason),
+            CancelTarget::Everything => {
+                // The runs first, or a model would be asked what to do about its cancelled calls.
+                let mut any = false;
+                for asked in self.shared.asked.iter() {
+                    asked.cancel(reason.clone());
+                    any = true;
+                }
+                any |= kernel.cancel_runs(session, reason);
+                kernel.cancel_calls(session, None, reason) || any
             }
         }
-        self.shared.kernel.cancel(&self.shared.scope.root_session, target_call(target), reason) || any
     }
 
     /// The questions that wait for a person, in the order they were asked.
@@ -372,13 +387,6 @@ impl Session {
     }
 }
 
-fn target_call(target: &CancelTarget) -> Option<&InvocationId> {
-    match target {
-        CancelTarget::Call(id) => Some(id),
-        CancelTarget::Everything => None,
-    }
-}
-
 /// A run under way, with its events.
 pub struct RunStream {
     events: Reader<Event>,
@@ -413,111 +421,112 @@ impl RunStream {
 }
 
 /// The session's life, in its node.
-async fn live(
+struct Life {
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     plan: SessionPlan,
-    node: NodeHandle,
-    mut requests: mpsc::Receiver<RunRequest>,
-    opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
-) {
-    if let Err(error) = kernel.ledger.open_account(scope.account.clone(), None, plan.budget).await {
-        drop(opened.send(Err(error)));
-        return;
-    }
-    kernel.tell(&scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
-    if opened.send(Ok(node.clone())).is_ok() {
-        let mut conversation = Vec::new();
-        loop {
-            tokio::select! {
-                biased;
-                _ = node.cancellation().cancelled() => break,
-                request = requests.recv() => match request {
-                    Some(request) => answer(&kernel, &scope, &plan, &node, &mut conversation, request).await,
-                    // The last handle is gone.
-                    None => break,
-                },
-            }
-        }
-    }
-    // No more runs; what still runs is told to end, and waited for.
-    requests.close();
-    node.cancel(CancelReason::SessionClosed);
-    node.children_settled().await;
-    // Parts that are gone have nothing left to close.
-    let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
-    drop(kernel.ledger.close_account(scope.account.clone()).await);
-    drop(kernel.write(&scope, EventKind::SessionClosed).await);
 }
 
-/// One run as a child of the session.
-async fn answer(
-    kernel: &Arc<Kernel>,
-    scope: &Arc<Scope>,
-    plan: &SessionPlan,
-    node: &NodeHandle,
-    conversation: &mut Vec<Message>,
-    request: RunRequest,
-) {
-    let RunRequest { run, prompt, mut reply, cancel, listed } = request;
-    if reply.is_closed() {
-        return;
+impl Life {
+    async fn live(
+        self,
+        node: NodeHandle,
+        mut requests: mpsc::Receiver<RunRequest>,
+        opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
+    ) {
+        let Self { kernel, scope, plan } = &self;
+        if let Err(error) = kernel.ledger.open_account(scope.account.clone(), None, plan.budget).await {
+            drop(opened.send(Err(error)));
+            return;
+        }
+        kernel.tell(scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
+        if opened.send(Ok(node.clone())).is_ok() {
+            let mut conversation = Vec::new();
+            loop {
+                tokio::select! {
+                    biased;
+                    _ = node.cancellation().cancelled() => break,
+                    request = requests.recv() => match request {
+                        Some(request) => self.answer(&node, &mut conversation, request).await,
+                        // The last handle is gone.
+                        None => break,
+                    },
+                }
+            }
+        }
+        // No more runs; what still runs is told to end, and waited for.
+        requests.close();
+        node.cancel(CancelReason::SessionClosed);
+        node.children_settled().await;
+        // Parts that are gone have nothing left to close.
+        let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
+        drop(kernel.ledger.close_account(scope.account.clone()).await);
+        drop(kernel.write(scope, EventKind::SessionClosed).await);
     }
-    if let Some(reason) = cancel.reason() {
+
+    /// One run as a child of the session.
+    async fn answer(&self, node: &NodeHandle, conversation: &mut Vec<Message>, request: RunRequest) {
+        let Self { kernel, scope, plan } = self;
+        let RunRequest { run, prompt, mut reply, cancel, listed } = request;
+        if reply.is_closed() {
+            return;
+        }
+        if let Some(reason) = cancel.reason() {
+            drop(listed);
+            // Whoever asked may be gone.
+            drop(reply.send(unanswered(run, scope, RunStatus::Cancelled { reason: reason.clone() })));
+            return;
+        }
+        let run_scope = Arc::new(Scope { run: Some(run.clone()), ..Scope::clone(scope) });
+        let run_plan = RunPlan {
+            run: run.clone(),
+            model: Arc::clone(&plan.model),
+            agent: plan.agent.clone(),
+            limits: plan.limits.clone(),
+        };
+        let mut messages = conversation.clone();
+        messages.push(Message::User { text: prompt });
+        let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
+        let (its_kernel, its_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
+        let (lost_kernel, lost_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
+        let mut waiter = node.spawn_with_epilogue(
+            spec,
+            move |node| async move {
+                let outcome = carry(its_kernel, its_scope, run_plan, node, &mut messages).await;
+                (messages, outcome)
+            },
+            move |ending| {
+                let status = lost_status(ending);
+                let kind = EventKind::Error { message: status.to_string(), kind: status.as_str().to_owned() };
+                lost_kernel.tell(&lost_scope, kind);
+            },
+        );
+        let end = tokio::select! {
+            biased;
+            end = &mut waiter => end,
+            reason = cancel.cancelled() => {
+                waiter.cancel(reason);
+                waiter.await
+            }
+            () = reply.closed() => {
+                waiter.cancel(CancelReason::CallerGone);
+                waiter.await
+            }
+        };
+        let outcome = match end.output {
+            Some((messages, outcome)) => {
+                *conversation = messages;
+                // A run that was cut short leaves calls without results; the next one needs them in pairs.
+                answer_interrupted_calls(conversation);
+                outcome
+            }
+            None => unanswered(run, scope, lost_status(&end.ending)),
+        };
+        // Before the answer: whoever has that finds nothing more to cancel.
         drop(listed);
         // Whoever asked may be gone.
-        drop(reply.send(unanswered(run, scope, RunStatus::Cancelled { reason: reason.clone() })));
-        return;
+        drop(reply.send(outcome));
     }
-    let run_scope = Arc::new(Scope { run: Some(run.clone()), ..Scope::clone(scope) });
-    let run_plan = RunPlan {
-        run: run.clone(),
-        model: Arc::clone(&plan.model),
-        agent: plan.agent.clone(),
-        limits: plan.limits.clone(),
-    };
-    let mut messages = conversation.clone();
-    messages.push(Message::User { text: prompt });
-    let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
-    let (its_kernel, its_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
-    let (lost_kernel, lost_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
-    let mut waiter = node.spawn_with_epilogue(
-        spec,
-        move |node| async move {
-            let outcome = carry(its_kernel, its_scope, run_plan, node, &mut messages).await;
-            (messages, outcome)
-        },
-        move |ending| {
-            let status = lost_status(ending);
-            let kind = EventKind::Error { message: status.to_string(), kind: status.as_str().to_owned() };
-            lost_kernel.tell(&lost_scope, kind);
-        },
-    );
-    let end = tokio::select! {
-        biased;
-        end = &mut waiter => end,
-        reason = cancel.cancelled() => {
-            waiter.cancel(reason);
-            waiter.await
-        }
-        () = reply.closed() => {
-            waiter.cancel(CancelReason::CallerGone);
-            waiter.await
-        }
-    };
-    let outcome = match end.output {
-        Some((messages, outcome)) => {
-            *conversation = messages;
-            // A run that was cut short leaves calls without results; the next one needs them in pairs.
-            answer_interrupted_calls(conversation);
-            outcome
-        }
-        None => unanswered(run, scope, lost_status(&end.ending)),
-    };
-    // Before the answer: whoever has that finds nothing more to cancel.
-    drop(listed);
-    // Whoever asked may be gone.
-    drop(reply.send(outcome));
 }
 
 /// The outcome of a run that gave nothing back.
@@ -539,6 +548,3 @@ fn lost_status(ending: &Ending) -> RunStatus {
         (_, reason) => RunStatus::Cancelled { reason: reason.clone().unwrap_or(CancelReason::ParentEnded) },
     }
 }
-
-/// How long [`Session::close`] takes at the most, when tools keep to their graces.
-pub const CLOSE_MAX: Duration = SESSION_GRACE;

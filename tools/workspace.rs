@@ -106,6 +106,12 @@ impl Workspace {
         Self { commands, ..self.clone() }
     }
 
+    /// The same workspace with another port in front of its files (the runtime guards files by policy this way).
+    #[must_use]
+    pub fn with_files(&self, files: Arc<dyn Files>) -> Self {
+        Self { files, ..self.clone() }
+    }
+
     /// The same workspace with fewer capabilities; none can be added.
     #[must_use]
     pub fn narrowed(&self, to: WorkspaceCapabilities) -> Self {

@@ -61,16 +61,17 @@ async fn a_workspace_that_vanishes_is_told_by_every_tool() {
     world.end().await;
 }
 
-/// The folder of a command goes while the session stays: the command runs in the nearest one inside the workspace.
+/// A command that names a folder is meant for that folder: it runs nowhere else.
 #[tokio::test]
-async fn a_working_directory_that_vanishes_is_reset_inside_the_workspace() {
-    // Case C010.
+async fn a_working_directory_that_is_not_there_is_an_error() {
+    // Case C010. No folder is remembered between calls, so none can vanish under the next call.
     let world = World::new().await;
     let session = world.open().await;
-    let result = session.tool("bash", json!({"command": "pwd", "cwd": "gone/deep"})).await.unwrap();
-    let root = world.path().canonicalize().unwrap();
-    assert!(result.is_success() && result.output.starts_with(root.to_str().unwrap()), "{}", result.output);
-    assert_eq!(result.metadata["cwd_reset"]["to"], root.to_str().unwrap());
+    let result = session.tool("bash", json!({"command": "touch made", "cwd": "gone/deep"})).await.unwrap();
+    assert!(matches!(result.error_kind, Some(ToolErrorKind::NotFound { .. })), "{}", result.output);
+    assert!(!world.path().join("made").exists());
+    let next = session.tool("bash", json!({"command": "pwd"})).await.unwrap();
+    assert!(next.is_success(), "{}", next.output);
     world.at_rest(&[&session]).await;
     world.end().await;
 }

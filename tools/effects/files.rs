@@ -196,6 +196,14 @@ pub enum FileError {
         /// How many names it has.
         link_count: u64,
     },
+    /// A rule of the session says no.
+    #[error("{path} is denied by policy ({rule})")]
+    Denied {
+        /// Where.
+        path: String,
+        /// The rule.
+        rule: String,
+    },
     /// The operating system said no.
     #[error("{op} {path}: {source}")]
     Io {
