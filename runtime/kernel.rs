@@ -9,6 +9,7 @@ mod nested;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -123,10 +124,17 @@ impl Kernel {
         );
         let spec = NodeSpec { kind: NodeKind::Invocation, grace: scope.grace_of(tool.as_str()) + SETTLE_ALLOWANCE };
         let (kernel, its_scope) = (Arc::clone(self), Arc::clone(scope));
-        let body = move |node| route(kernel, its_scope, proposal, node);
+        // Who says the ending: the route, or the epilogue of one that was aborted. Without this, a route that is
+        // aborted while it waits for the journal would have said it already.
+        let said = Arc::new(AtomicBool::new(false));
+        let said_by_route = Arc::clone(&said);
+        let body = move |node| route(kernel, its_scope, proposal, node, said_by_route);
         let (kernel, its_scope, lost_id, lost_tool) = (Arc::clone(self), Arc::clone(scope), id.clone(), tool.clone());
         let epilogue = move |ending: &Ending| {
             kernel.live.remove(&lost_id);
+            if said.swap(true, Ordering::AcqRel) {
+                return;
+            }
             let result = unreturned(&kernel, &its_scope, lost_id, lost_tool, ending);
             kernel.tell(&its_scope, EventKind::ToolEnd(Arc::new(result)));
         };
@@ -230,7 +238,13 @@ impl Future for Invocation {
 }
 
 /// The route of one call.
-async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node: NodeHandle) -> Arc<CallResult> {
+async fn route(
+    kernel: Arc<Kernel>,
+    scope: Arc<Scope>,
+    proposal: Proposal,
+    node: NodeHandle,
+    said: Arc<AtomicBool>,
+) -> Arc<CallResult> {
     let cancel = node.cancellation().clone();
     let live = Live::begin(&kernel, &scope, &proposal, &node);
     let (passage, outcome, leases) = match govern(&kernel, &scope, proposal, &cancel).await {
@@ -256,7 +270,9 @@ async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node:
     let result = Arc::new(settle(&kernel, &scope, passage.id.clone(), passage.tool.clone(), outcome));
     leases.go_home(output_bytes, health);
     drop(live);
-    if let Err(error) = kernel.write(&scope, EventKind::ToolEnd(Arc::clone(&result))).await {
+    if said.swap(true, Ordering::AcqRel) {
+        // The node gave this route up before it came to its end.
+    } else if let Err(error) = kernel.write(&scope, EventKind::ToolEnd(Arc::clone(&result))).await {
         tracing::warn!(%error, invocation = %passage.id, "an ending is not in the journal");
     }
     result
