@@ -17,7 +17,7 @@ mod assembly;
 
 mod command;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
@@ -68,6 +68,19 @@ impl LogLevel {
 }
 
 fn main() -> ExitCode {
+    // A panic is a line of the log, for it is the supervisor's business and not a person's.
+    std::panic::set_hook(Box::new(|panic| {
+        let words = panic.payload_as_str().unwrap_or("no words");
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(%words, %place, "a part of toolwarden broke");
+    }));
+    catch_unwind(start).unwrap_or_else(|_| {
+        Screen::new(false).complain("this is a fault of toolwarden; please report it, with --log debug");
+        ExitCode::from(FAULT)
+    })
+}
+
+fn start() -> ExitCode {
     // What this process holds in memory (keys, file contents) is not for other processes of the same user. Where
     // the system does not know how, nothing is lost.
     let _ = nix::sys::prctl::set_dumpable(false);
@@ -75,11 +88,7 @@ fn main() -> ExitCode {
     let environment = Environment::of_this_process();
     let screen = Screen::new(environment.terminal_can_draw());
     start_log(arguments.log, &screen);
-    let with = Surroundings { screen, environment };
-    catch_unwind(AssertUnwindSafe(|| run(arguments.command, &with))).unwrap_or_else(|_| {
-        with.screen.complain("this is a fault of toolwarden; please report it, with --log debug and --events FILE");
-        ExitCode::from(FAULT)
-    })
+    run(arguments.command, &Surroundings { screen, environment })
 }
 
 fn run(command: Command, with: &Surroundings) -> ExitCode {
@@ -96,20 +105,14 @@ fn run(command: Command, with: &Surroundings) -> ExitCode {
     code
 }
 
-/// Sends the log to standard error, above the progress. A panic is a line of it, for the supervisor's business is
-/// not a person's.
+/// Sends the log to standard error, above the progress.
 fn start_log(level: LogLevel, screen: &Screen) {
     let log = tracing_subscriber::fmt()
         .with_env_filter(level.filter())
         .with_writer(screen.clone())
-        .with_ansi(screen.is_terminal())
+        .with_ansi(false)
         .with_target(false)
         .without_time();
     // Nobody else sets one.
     let _ = log.try_init();
-    std::panic::set_hook(Box::new(|panic| {
-        let words = panic.payload_as_str().unwrap_or("no words");
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        tracing::error!(%words, %place, "a part of toolwarden broke");
-    }));
 }
