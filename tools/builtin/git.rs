@@ -9,6 +9,7 @@ mod branch;
 mod checkout;
 mod diff;
 mod fault;
+mod folder;
 mod intake;
 mod listing;
 mod log;
@@ -24,6 +25,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use self::diff::{DIFF_BYTES_DEFAULT, DIFF_BYTES_MAX, DIFF_BYTES_MIN};
+use self::folder::RepositoryFolder;
 use self::listing::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX};
 use self::log::LOG_LIMIT_DEFAULT;
 use self::parameter::{Command, Parameters, Subcommand};
@@ -181,7 +183,22 @@ impl GitTool {
     }
 }
 
+/// Does it, if there is a repository that may be used. A look is taken meanwhile and shown only then.
 async fn carry_out(git: &Git<'_>, parameters: &Parameters, arguments: &Value) -> Step<ToolOutcome> {
+    let find = RepositoryFolder::find(git);
+    if !parameters.is_read() {
+        find.await?;
+        return act(git, parameters, arguments).await;
+    }
+    let (folder, answer) = tokio::join!(find, act(git, parameters, arguments));
+    let (folder, answer) = (folder?, answer?);
+    Ok(match parameters.command {
+        Command::Status => answer.with("is_worktree", folder.is_linked()),
+        _ => answer,
+    })
+}
+
+async fn act(git: &Git<'_>, parameters: &Parameters, arguments: &Value) -> Step<ToolOutcome> {
     match (parameters.command, parameters.subcommand()) {
         (Command::Status, _) => status::show(git, parameters, arguments).await,
         (Command::Log, _) => log::show(git, parameters, arguments).await,

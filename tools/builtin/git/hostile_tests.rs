@@ -10,7 +10,8 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Uid, User, mkfifo};
 use serde_json::{Value, json};
 
-use super::tests::{Repository, kind};
+use super::tests::{Repository, context_in, kind};
+use crate::builtin::testing::call;
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
 use crate::effects::processes::system::SystemProcesses;
@@ -249,6 +250,41 @@ async fn a_working_tree_elsewhere_does_not_count() {
     bare.git(&["init", "-q", "--bare", "."]);
     let outcome = bare.bad(json!({"command": "status"})).await;
     assert_eq!(kind(&outcome), "unsupported", "{}", outcome.output);
+}
+
+#[tokio::test]
+async fn a_repository_elsewhere_is_used_only_if_it_knows_the_workspace() {
+    let private = Repository::new();
+    let theirs = private.root.join(".git").display().to_string();
+    private.git(&["worktree", "add", "-q", "../linked"]);
+    let ways: [(&str, &dyn Fn(&std::path::Path)); 4] = [
+        ("file", &|root| fs::write(root.join(".git"), format!("gitdir: {theirs}\n")).unwrap()),
+        ("worktree", &|root| fs::write(root.join(".git"), format!("gitdir: {theirs}/worktrees/linked\n")).unwrap()),
+        ("link", &|root| std::os::unix::fs::symlink(&theirs, root.join(".git")).unwrap()),
+        ("commondir", &|root| {
+            fs::create_dir(root.join(".git")).unwrap();
+            fs::write(root.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+            fs::write(root.join(".git/commondir"), format!("{theirs}\n")).unwrap();
+        }),
+    ];
+    for (way, point) in ways {
+        let pointing = Repository::none();
+        point(&pointing.root);
+        for arguments in every_call() {
+            let outcome = pointing.bad(arguments.clone()).await;
+            assert!(!outcome.output.contains("first"), "{way}: {arguments}");
+            assert_eq!(kind(&outcome), "unsupported", "{way}: {arguments}: {}", outcome.output);
+        }
+    }
+    assert_eq!(private.git(&["branch", "--list", "made", "tree"]), "");
+    // A worktree and a submodule are known by their repositories.
+    let linked = private.folder.path().join("linked");
+    let outcome = call(&private.tool, &context_in(&linked), json!({"command": "status"})).await;
+    assert_eq!(outcome.metadata.get("is_worktree"), Some(&json!(true)), "{}", outcome.output);
+    let outer = Repository::new();
+    outer.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", &theirs, "inner"]);
+    let outcome = call(&outer.tool, &context_in(&outer.root.join("inner")), json!({"command": "log"})).await;
+    assert!(outcome.output.ends_with("first\n"), "{}", outcome.output);
 }
 
 // Case C092: a lock that is there is named, and stays.

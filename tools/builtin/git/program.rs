@@ -276,14 +276,6 @@ impl<'a> Git<'a> {
         }
     }
 
-    /// Fails where there is no repository that may be used, as some commands of git do not.
-    ///
-    /// # Errors
-    /// The outcome that says so.
-    pub(super) async fn require_repository(&self) -> Step<()> {
-        self.list(&["rev-parse", "--git-dir"]).await.map(|_| ())
-    }
-
     /// Whether HEAD is a branch without any commit.
     ///
     /// # Errors
@@ -299,10 +291,7 @@ impl<'a> Git<'a> {
     /// As [`Self::run`], and the outcome for more or odder drivers than can be switched off.
     pub(super) async fn without_filters(&self) -> Step<Git<'a>> {
         let keys = ["config", "-z", "--name-only", "--get-regexp", "^filter\\."];
-        // Where there is no repository, or one of somebody else, reading its configuration just finds nothing.
-        let (repository, ran) = tokio::join!(self.require_repository(), self.run(&keys, Kept::default()));
-        repository?;
-        let ran = ran?;
+        let ran = self.run(&keys, Kept::default()).await?;
         // Exit code 1: there are none.
         let found = if ran.code == 1 { Kept::default() } else { self.wanted(ran)? };
         let mut settings = BTreeMap::new();

@@ -21,7 +21,6 @@ struct Addresses {
 /// Lists one page of the remotes.
 pub(super) async fn list(git: &Git<'_>, parameters: &Parameters, arguments: &Value) -> Step<ToolOutcome> {
     let page = page_request(arguments, LIST_LIMIT_DEFAULT)?;
-    git.require_repository().await?;
     let keys = ["config", "-z", "--get-regexp", "^remote\\..*\\.(url|pushurl)$"];
     let ran = git.run(&keys, Kept::default()).await?;
     // Exit code 1: there are none.

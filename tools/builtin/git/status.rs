@@ -47,10 +47,7 @@ pub(super) async fn show(git: &Git<'_>, parameters: &Parameters, arguments: &Val
     // Looking into submodules would run git by their configuration too.
     call.extend(["--ignore-submodules=dirty", "--find-renames", "--"]);
     call.extend(below.as_deref());
-    let folders = ["rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir"];
-    let (printed, folders) = tokio::join!(unfiltered.list(&call), git.list(&folders));
-    let printed = printed?;
-    let is_worktree = is_linked(&folders?);
+    let printed = unfiltered.list(&call).await?;
     let status = Status::parse(&printed);
     let mut text = status.heading();
     let (lines, facts) = page_of(&page, &status.entries, Entry::line)?;
@@ -69,19 +66,9 @@ pub(super) async fn show(git: &Git<'_>, parameters: &Parameters, arguments: &Val
         .with("upstream", json!(status.upstream))
         .with("ahead", json!(ahead))
         .with("behind", json!(behind))
-        .with("is_worktree", is_worktree)
         .with("dirty_count", status.entries.len())
         .with("is_dirty", !status.entries.is_empty())
         .with("page", facts.to_value()))
-}
-
-/// Whether the two folders, one a line, say that this is a linked worktree.
-fn is_linked(folders: &Kept) -> bool {
-    let mut lines = folders.bytes.split(|byte| *byte == b'\n');
-    match (lines.next(), lines.next()) {
-        (Some(own), Some(common)) => own != common,
-        _ => false,
-    }
 }
 
 impl Status {

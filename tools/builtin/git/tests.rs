@@ -107,7 +107,7 @@ impl Repository {
     }
 }
 
-fn context_in(root: &Path) -> ToolContext {
+pub(super) fn context_in(root: &Path) -> ToolContext {
     context_over(local::open(root, WorkspaceCapabilities::local_default(), Some(Arc::new(SystemProcesses))).unwrap())
 }
 
@@ -272,7 +272,7 @@ async fn the_log_starts_at_a_ref_and_keeps_to_a_path() {
 #[tokio::test]
 async fn pages_of_a_diff_joined_are_the_whole() {
     let repository = Repository::new();
-    repository.write("a.txt", &"zwölf Boxkämpfer 中文 😀\n".repeat(400));
+    repository.write("a.txt", &"zwölf Boxkämpfer 中文 😀\n".repeat(60));
     fs::write(repository.root.join("b.txt"), b"x\nlatin \xe4\n").unwrap();
     let expected =
         String::from_utf8_lossy(&repository.plain(&repository.root, &["diff", "HEAD"]).output().unwrap().stdout)
