@@ -172,6 +172,7 @@ impl RuntimeBuilder {
             lanes: Lanes::new(&self.lanes),
             sanitiser: Sanitiser::new(self.secrets, &self.secret_patterns)?,
             live: DashMap::new(),
+            runs: DashMap::new(),
         });
         let tree = SupervisionTree::start(&kernel, self.make_sink).await?;
         let parts = Parts {
@@ -260,6 +261,13 @@ impl Runtime {
 
     /// Ends every session and then the tree, in order, and waits for it.
     pub async fn shut_down(&self) {
+        self.parts.tree.shut_down().await;
+    }
+
+    /// As [`Self::shut_down`] without grace: tools are dropped where they stand and commands are killed with their
+    /// groups. For a second Ctrl-C. What was told before is still in the journal's sink.
+    pub async fn kill(&self) {
+        self.parts.tree.kill_sessions();
         self.parts.tree.shut_down().await;
     }
 }
@@ -466,3 +474,6 @@ impl Parts {
         Ok(registry)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use serde_json::{Value, json};
@@ -14,13 +13,14 @@ use tokio::sync::{mpsc, oneshot};
 use toolwarden_actors::accounts::{AccountStatus, LedgerError};
 use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::journal::{JournalError, Reader, Reading};
-use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, NodeSpec};
+use toolwarden_actors::node::{BodyEnd, Ending, NodeHandle, NodeKind, NodeSpec};
 use toolwarden_actors::open_questions::{PendingQuestion, Reply};
 use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
+use toolwarden_tools::tool::ToolSpec;
 
 use crate::agent::Agent;
 use crate::call_result::CallResult;
@@ -51,12 +51,8 @@ struct SessionShared {
     scope: Arc<Scope>,
     node: NodeHandle,
     runs: mpsc::Sender<RunRequest>,
-    running: Running,
     ended: Shared<BoxFuture<'static, ()>>,
 }
-
-/// The run under way, to cancel it; written by the session's node alone.
-type Running = Arc<ArcSwapOption<Canceller>>;
 
 /// Why a session did not do what it was asked.
 #[derive(Debug, Error)]
@@ -118,12 +114,11 @@ impl Session {
         let (runs, requests) = mpsc::channel(WAITING_RUNS_MAX);
         let (opened, opens) = oneshot::channel();
         let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
-        let running = Running::default();
-        let life = Life { kernel: Arc::clone(&kernel), scope: Arc::clone(&scope), plan, running: Arc::clone(&running) };
+        let life = Life { kernel: Arc::clone(&kernel), scope: Arc::clone(&scope), plan };
         let waiter = sessions.spawn(spec, move |node| life.live(node, requests, opened));
         let ended = waiter.map(|_end| ()).boxed().shared();
         let node = opens.await.map_err(|_| SessionError::NotRunning)??;
-        Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, running, ended }) })
+        Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, ended }) })
     }
 
     /// The session's id.
@@ -156,17 +151,12 @@ impl Session {
         arguments: Value,
     ) -> Result<Arc<CallResult>, SessionError> {
         let shared = &self.shared;
+        let tool = ToolName::from(name);
+        let id = shared.kernel.invocation_id(prefix, &tool);
+        let proposal = Proposal::new(id, origin, Vec::new(), ToolCall { tool, arguments });
         if shared.node.cancellation().is_cancelled() {
             return Err(SessionError::Closed);
         }
-        let tool = ToolName::from(name);
-        let proposal = Proposal {
-            id: shared.kernel.invocation_id(prefix, &tool),
-            parent: None,
-            origin,
-            ancestry: Vec::new(),
-            call: ToolCall { tool, arguments },
-        };
         Ok(shared.kernel.invoke(&shared.node, &shared.scope, proposal).await)
     }
 
@@ -217,6 +207,11 @@ impl Session {
         self.shared.scope.registry.definitions()
     }
 
+    /// The descriptions of all tools, hidden ones too, sorted by name.
+    pub fn tool_specs(&self) -> impl Iterator<Item = &ToolSpec> {
+        self.shared.scope.registry.iter().map(|entry| entry.tool.spec())
+    }
+
     /// The tools at work now, the oldest first.
     pub fn active_tools(&self) -> Vec<ActiveTool> {
         self.shared.kernel.active_tools(&self.shared.scope.root_session)
@@ -224,21 +219,14 @@ impl Session {
 
     /// Cancels what is named; returns whether there was anything to cancel. The calls still get their endings.
     pub fn cancel(&self, target: &CancelTarget, reason: &CancelReason) -> bool {
-        let shared = &self.shared;
-        let session = &shared.scope.root_session;
-        let run = || match shared.running.load().as_deref() {
-            Some(run) => {
-                run.cancel(reason.clone());
-                true
-            }
-            None => false,
-        };
+        let (kernel, session) = (&self.shared.kernel, &self.shared.scope.root_session);
         match target {
-            CancelTarget::Call(id) => shared.kernel.cancel(session, Some(id), reason),
-            CancelTarget::Run => run(),
+            CancelTarget::Call(id) => kernel.cancel_calls(session, Some(id), reason),
+            CancelTarget::Run => kernel.cancel_runs(session, reason),
             CancelTarget::Everything => {
-                let ran = run();
-                shared.kernel.cancel(session, None, reason) || ran
+                // The runs first, or a model would be asked what to do about its cancelled calls.
+                let ran = kernel.cancel_runs(session, reason);
+                kernel.cancel_calls(session, None, reason) || ran
             }
         }
     }
@@ -333,6 +321,14 @@ impl Session {
         Ok(self.done("bash", json!({ "command": command })).await?.output.clone())
     }
 
+    /// What the `git` tool answers to these arguments, such as `{"command": "status"}`.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`].
+    pub async fn git(&self, arguments: Value) -> Result<Arc<CallResult>, SessionError> {
+        self.done("git", arguments).await
+    }
+
     /// Writes a whole file.
     ///
     /// # Errors
@@ -401,7 +397,6 @@ struct Life {
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     plan: SessionPlan,
-    running: Running,
 }
 
 impl Life {
@@ -411,7 +406,7 @@ impl Life {
         mut requests: mpsc::Receiver<RunRequest>,
         opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
     ) {
-        let Self { kernel, scope, plan, .. } = &self;
+        let Self { kernel, scope, plan } = &self;
         if let Err(error) = kernel.ledger.open_account(scope.account.clone(), None, plan.budget).await {
             drop(opened.send(Err(error)));
             return;
@@ -443,7 +438,7 @@ impl Life {
 
     /// One run as a child of the session.
     async fn answer(&self, node: &NodeHandle, conversation: &mut Vec<Message>, request: RunRequest) {
-        let Self { kernel, scope, plan, running } = self;
+        let Self { kernel, scope, plan } = self;
         let RunRequest { run, prompt, mut reply } = request;
         if reply.is_closed() {
             return;
@@ -472,7 +467,6 @@ impl Life {
                 lost_kernel.tell(&lost_scope, kind);
             },
         );
-        running.store(Some(Arc::new(waiter.canceller())));
         let end = tokio::select! {
             biased;
             end = &mut waiter => end,
@@ -481,7 +475,6 @@ impl Life {
                 waiter.await
             }
         };
-        running.store(None);
         let outcome = match end.output {
             Some((messages, outcome)) => {
                 *conversation = messages;

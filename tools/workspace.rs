@@ -1,10 +1,12 @@
 //! A workspace: where tools work, what may be done there, and who provides it.
 //!
 //! A capability without its provider is never honoured: asking for `exec` without a command runner gives a
-//! workspace without `exec`.
+//! workspace without `exec`. Nor does a provider go beyond the capabilities: without `write` the files cannot be
+//! written, without `exec` there is no command runner.
 
 mod beneath;
 mod leftover;
+mod read_only;
 mod replacement;
 
 pub mod local;
@@ -15,6 +17,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use self::read_only::ReadOnlyFiles;
 use crate::effects::files::Files;
 use crate::effects::processes::Processes;
 
@@ -74,6 +77,7 @@ impl Workspace {
         let runs = commands.is_some();
         let capabilities = WorkspaceCapabilities { exec: wanted.exec && runs, git: wanted.git && runs, ..wanted };
         let commands = commands.filter(|_| capabilities.exec || capabilities.git);
+        let files: Arc<dyn Files> = if capabilities.write { files } else { Arc::new(ReadOnlyFiles(files)) };
         Self { display_root: display_root.into(), capabilities, files, commands }
     }
 
@@ -128,7 +132,11 @@ impl Workspace {
             git: now.git && to.git,
         };
         let commands = self.commands.clone().filter(|_| capabilities.exec || capabilities.git);
-        Self { capabilities, commands, ..self.clone() }
+        let files: Arc<dyn Files> = match now.write && !capabilities.write {
+            true => Arc::new(ReadOnlyFiles(Arc::clone(&self.files))),
+            false => Arc::clone(&self.files),
+        };
+        Self { capabilities, commands, files, display_root: Arc::clone(&self.display_root) }
     }
 }
 

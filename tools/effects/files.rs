@@ -32,7 +32,7 @@ pub trait Files: Send + Sync {
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError>;
 
     /// Whether what the file at the path holds may be shown here, whether there is one or not. Asked before
-    /// somebody else (git) reads it.
+    /// somebody else (git) reads it. Whatever stands before another port must pass it on.
     ///
     /// # Errors
     /// [`FileError::Denied`].
