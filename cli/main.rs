@@ -34,6 +34,9 @@ const FAULT: u8 = 70;
 /// Supervised tool calls for language-model agents: nothing leaks, everything has one ending.
 #[derive(Debug, Parser)]
 #[command(name = "toolwarden", version, arg_required_else_help = true, subcommand_required = true)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 the command line has to be mended, 130 ended by Ctrl-C \
+                        (143 by SIGTERM, 129 by SIGHUP).\nCtrl-C once cancels everything and waits until it has \
+                        ended; twice kills.")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
