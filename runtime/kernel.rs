@@ -504,13 +504,14 @@ fn granted(scope: &Scope, passage: &Passage, exec: bool, write: bool, node: &Nod
     let workspace = &scope.workspace;
     let mut to = workspace.capabilities();
     to.exec &= exec;
+    to.git &= exec;
     to.write &= write;
     let mut narrowed = workspace.narrowed(to);
     if !passage.origin.is_trusted() {
         narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies));
     }
-    match workspace.commands() {
-        Some(commands) if to.exec => {
+    match workspace.commands().or(workspace.git_commands()) {
+        Some(commands) if exec => {
             let port = Arc::clone(&commands.processes);
             narrowed.with_processes(Arc::new(SupervisedProcesses::new(port, node.clone())))
         }

@@ -356,6 +356,14 @@ impl Session {
         Ok(self.done("bash", json!({ "command": command })).await?.output.clone())
     }
 
+    /// What the `git` tool answers to these arguments, such as `{"command": "status"}`.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`].
+    pub async fn git(&self, arguments: Value) -> Result<Arc<CallResult>, SessionError> {
+        self.done("git", arguments).await
+    }
+
     /// Writes a whole file.
     ///
     /// # Errors
