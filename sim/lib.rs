@@ -24,4 +24,4 @@ pub mod checkers;
 pub mod tree;
 
 #[cfg(test)]
-mod tests;
+mod sweep;
