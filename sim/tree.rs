@@ -111,12 +111,7 @@ pub fn run(workload: Workload, choices: Choices, tamper: &mut dyn Tamper, checke
 }
 
 impl<'a> World<'a> {
-    fn new(
-        workload: Workload,
-        choices: Choices,
-        tamper: &'a mut dyn Tamper,
-        checkers: Vec<Box<dyn Checker>>,
-    ) -> Self {
+    fn new(workload: Workload, choices: Choices, tamper: &'a mut dyn Tamper, checkers: Vec<Box<dyn Checker>>) -> Self {
         let mut world = Self {
             workload,
             choices,

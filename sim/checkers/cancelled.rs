@@ -7,8 +7,8 @@ use toolwarden_actors::node::{ABORT_WAIT, BACKSTOP, NodeId};
 
 use super::{Checker, must};
 use crate::happening::Happening;
-use crate::schedule::LATENCY_MAX;
 use crate::remains::Remains;
+use crate::schedule::LATENCY_MAX;
 
 /// The deliveries, one after the other, between a cancel and its ending: grace, abort wait, backstop, kill, death.
 pub const DELIVERIES_MAX: u32 = 5;

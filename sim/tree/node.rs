@@ -282,11 +282,7 @@ impl World<'_> {
     }
 
     pub(super) fn cancel_child(&mut self, id: NodeId, child: NodeId, reason: CancelReason) {
-        self.schedule.send(
-            Address::Body(id),
-            Address::Node(id),
-            Message::Event(NodeEvent::CancelChild(child, reason)),
-        );
+        self.schedule.send(Address::Body(id), Address::Node(id), Message::Event(NodeEvent::CancelChild(child, reason)));
     }
 
     /// Live nodes, the youngest first.

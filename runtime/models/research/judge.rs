@@ -110,12 +110,12 @@ impl Judge {
     }
 
     /// The line that defines the part: this one, or one near below a comment on it.
-    pub(super) fn definition(&self, part: usize, file: &KnownFile, number: usize) -> Option<usize> {
+    pub(super) fn definition(&self, part: usize, path: &str, file: &KnownFile, number: usize) -> Option<usize> {
         let (_, matcher) = self.matchers.get(part)?;
         let text = file.lines.get(&number)?;
         match is_comment(text) {
-            false => is_definition(matcher, text).then_some(number),
-            true => definition_below(matcher, file, number),
+            false => is_definition(matcher, path, text).then_some(number),
+            true => definition_below(matcher, path, file, number),
         }
     }
 
@@ -141,7 +141,7 @@ impl Judge {
         let mut gain = matched * COVERAGE_POINTS / of + further * NEIGHBOUR_POINTS / of;
         gain += if holds { WHOLE_POINTS } else { 0 };
         let tests = !self.question.about_tests && (is_test(path) || is_assertion(text));
-        let defines = is_definition(matcher, text);
+        let defines = is_definition(matcher, path, text);
         gain += if defines { self.either(DEFINITION_POINTS) } else { 0 };
         gain += if defines && !tests && matcher.defines_just_it(text) { JUST_IT_POINTS } else { 0 };
         gain += if matcher.is_exact(text) { EXACT_POINTS } else { 0 };
@@ -154,7 +154,7 @@ impl Judge {
         let prose = is_comment(text) || is_document(path);
         if prose && own.len() >= PROSE_TERMS_MIN {
             gain += self.either(PROSE_POINTS);
-            gain += if is_about(matcher, text, file, number) { SUBJECT_POINTS } else { 0 };
+            gain += if is_about(matcher, text, path, file, number) { SUBJECT_POINTS } else { 0 };
         }
         let mut loss = if is_import(text) { IMPORT_LOSS } else { 0 };
         loss += if tests { TEST_LOSS } else { 0 };
@@ -166,22 +166,22 @@ impl Judge {
 }
 
 /// Whether a comment begins with the focus, or stands right above its definition.
-fn is_about(matcher: &Matcher, text: &str, file: &KnownFile, number: usize) -> bool {
+fn is_about(matcher: &Matcher, text: &str, path: &str, file: &KnownFile, number: usize) -> bool {
     let words = text.split_whitespace().map(|word| terms(word, PATH_TERMS_MAX)).filter(|word| !word.is_empty());
     let mut first = words.skip_while(|word| matches!(word[0].as_str(), "a" | "an" | "the"));
     first.next().is_some_and(|word| word.iter().all(|term| matcher.terms.contains(term)))
-        || definition_below(matcher, file, number).is_some()
+        || definition_below(matcher, path, file, number).is_some()
 }
 
 /// The line near below that defines the focus.
-fn definition_below(matcher: &Matcher, file: &KnownFile, number: usize) -> Option<usize> {
-    let defines = |text: &String| is_definition(matcher, text);
+fn definition_below(matcher: &Matcher, path: &str, file: &KnownFile, number: usize) -> Option<usize> {
+    let defines = |text: &String| is_definition(matcher, path, text);
     (number + 1..=number + DEFINITION_LINES_MAX).find(|line| file.lines.get(line).is_some_and(defines))
 }
 
-/// Whether a line of code defines the focus; `mod x;` only says that it stands elsewhere.
-fn is_definition(matcher: &Matcher, text: &str) -> bool {
-    matcher.defines(text) && !is_comment(text) && !is_import(text)
+/// Whether a line of code defines the focus; `mod x;` only says that it stands elsewhere, and a document quotes.
+fn is_definition(matcher: &Matcher, path: &str, text: &str) -> bool {
+    !is_document(path) && matcher.defines(text) && !is_comment(text) && !is_import(text)
 }
 
 fn bonus(count: usize, (each, most): (usize, usize)) -> usize {
@@ -264,9 +264,11 @@ mod tests {
             ("a.rs", 9, "let limit = RestartIntensity::new(3);"),
             ("z.rs", 5, "pub struct RestartIntensity {"),
             ("tests/a.rs", 5, "pub struct RestartIntensity {"),
+            ("README.md", 5, "pub struct RestartIntensity {"),
         ];
         let order: Vec<_> = best("where is `RestartIntensity`?", &lines).into_iter().map(|hit| hit.0).collect();
-        assert_eq!(order, ["z.rs", "tests/a.rs", "a.rs", "a.rs"]);
+        assert_eq!(order[0], "z.rs");
+        assert_eq!(order[1], "tests/a.rs", "a document only quotes");
     }
 
     #[test]
