@@ -172,7 +172,6 @@ impl RuntimeBuilder {
             lanes: Lanes::new(&self.lanes),
             sanitiser: Sanitiser::new(self.secrets, &self.secret_patterns)?,
             live: DashMap::new(),
-            runs: DashMap::new(),
         });
         let tree = SupervisionTree::start(&kernel, self.make_sink).await?;
         let parts = Parts {

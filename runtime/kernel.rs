@@ -28,7 +28,7 @@ use toolwarden_tools::context::{Progress, ToolContext};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
-use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
+use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
 use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
@@ -74,14 +74,6 @@ pub struct Kernel {
     pub sanitiser: Sanitiser,
     /// Calls on their way now; order reaches nothing.
     pub live: DashMap<InvocationId, LiveCall>,
-    /// Runs under way now; order reaches nothing.
-    pub runs: DashMap<RunId, LiveRun>,
-}
-
-/// A run under way.
-pub struct LiveRun {
-    node: NodeHandle,
-    root_session: SessionId,
 }
 
 /// A call on its way.
@@ -169,16 +161,6 @@ impl Kernel {
             .collect();
         active.sort_by(|one, other| one.started_at_ms.cmp(&other.started_at_ms).then_with(|| one.id.cmp(&other.id)));
         active
-    }
-
-    /// Cancels the runs of a top session and its children; returns whether there was any.
-    pub fn cancel_runs(&self, root_session: &SessionId, reason: &CancelReason) -> bool {
-        let mut any = false;
-        for run in self.runs.iter().filter(|run| run.root_session == *root_session) {
-            run.node.cancel(reason.clone());
-            any = true;
-        }
-        any
     }
 
     /// Cancels one call of a top session, or all of them; returns whether there was any.
@@ -423,25 +405,6 @@ async fn execute(
     (passage, outcome)
 }
 
-/// Lists a run as live for as long as it takes.
-pub(crate) struct LiveRunMark<'a> {
-    kernel: &'a Kernel,
-    run: RunId,
-}
-
-impl<'a> LiveRunMark<'a> {
-    pub(crate) fn begin(kernel: &'a Kernel, root_session: &SessionId, run: &RunId, node: &NodeHandle) -> Self {
-        kernel.runs.insert(run.clone(), LiveRun { node: node.clone(), root_session: root_session.clone() });
-        Self { kernel, run: run.clone() }
-    }
-}
-
-impl Drop for LiveRunMark<'_> {
-    fn drop(&mut self) {
-        self.kernel.runs.remove(&self.run);
-    }
-}
-
 /// Lists a call as live for as long as its route takes; a route that does not begin is taken off by its epilogue.
 struct Live<'a> {
     kernel: &'a Kernel,
@@ -541,13 +504,14 @@ fn granted(scope: &Scope, passage: &Passage, exec: bool, write: bool, node: &Nod
     let workspace = &scope.workspace;
     let mut to = workspace.capabilities();
     to.exec &= exec;
+    to.git &= exec;
     to.write &= write;
     let mut narrowed = workspace.narrowed(to);
     if !passage.origin.is_trusted() {
         narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies));
     }
-    match workspace.commands() {
-        Some(commands) if to.exec => {
+    match workspace.commands().or(workspace.git_commands()) {
+        Some(commands) if exec => {
             let port = Arc::clone(&commands.processes);
             narrowed.with_processes(Arc::new(SupervisedProcesses::new(port, node.clone())))
         }

@@ -25,7 +25,7 @@ use toolwarden_tools::tool::Lane;
 use crate::agent::Agent;
 use crate::call_result::CallResult;
 use crate::event::{EventKind, TurnUsage};
-use crate::kernel::{Kernel, LiveRunMark};
+use crate::kernel::Kernel;
 use crate::models::transcript::make_call_ids_unique;
 use crate::models::{
     CallArguments, Message, Model, ModelCall, ModelError, ModelRequest, ModelTurn, StopReason, ToolResult, TurnSink,
@@ -197,7 +197,6 @@ pub async fn carry(
     node: NodeHandle,
     messages: &mut Vec<Message>,
 ) -> RunOutcome {
-    let _live = LiveRunMark::begin(&kernel, &scope.root_session, &plan.run, &node);
     if let Some(timeout) = plan.limits.timeout {
         node.limit(timeout);
     }

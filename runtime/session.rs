@@ -4,6 +4,7 @@
 //! the session, or dropping its last handle, cancels everything in it and waits for it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dashmap::DashMap;
 use futures_util::FutureExt as _;
@@ -117,10 +118,9 @@ impl Drop for ListedRun {
 pub enum CancelTarget {
     /// One call.
     Call(InvocationId),
-    /// The run under way, with all its calls.
+    /// The runs there are, those that wait for their turn too, with all their calls.
     Run,
-    /// Everything there is: the run under way, those that wait for their turn, and the host's own calls. The session
-    /// stays open.
+    /// Every run and every call of the host's own. The session stays open.
     Everything,
 }
 
@@ -135,8 +135,8 @@ impl Session {
         let (runs, requests) = mpsc::channel(WAITING_RUNS_MAX);
         let (opened, opens) = oneshot::channel();
         let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
-        let life = Life { kernel: Arc::clone(&kernel), scope: Arc::clone(&scope), plan };
-        let waiter = sessions.spawn(spec, move |node| life.live(node, requests, opened));
+        let (its_kernel, its_scope) = (Arc::clone(&kernel), Arc::clone(&scope));
+        let waiter = sessions.spawn(spec, move |node| live(its_kernel, its_scope, plan, node, requests, opened));
         let ended = waiter.map(|_end| ()).boxed().shared();
         let node = opens.await.map_err(|_| SessionError::NotRunning)??;
         let asked = AskedRuns::default();
@@ -245,19 +245,18 @@ impl Session {
     /// Cancels what is named; returns whether there was anything to cancel. The calls still get their endings.
     pub fn cancel(&self, target: &CancelTarget, reason: &CancelReason) -> bool {
         let (kernel, session) = (&self.shared.kernel, &self.shared.scope.root_session);
+        let mut any = false;
+        // The runs first, or a model would be asked what to do about its cancelled calls.
+        if matches!(target, CancelTarget::Run | CancelTarget::Everything) {
+            for run in self.shared.asked.iter() {
+                run.cancel(reason.clone());
+                any = true;
+            }
+        }
         match target {
             CancelTarget::Call(id) => kernel.cancel_calls(session, Some(id), reason),
-            CancelTarget::Run => kernel.cancel_runs(session, reason),
-            CancelTarget::Everything => {
-                // The runs first, or a model would be asked what to do about its cancelled calls.
-                let mut any = false;
-                for asked in self.shared.asked.iter() {
-                    asked.cancel(reason.clone());
-                    any = true;
-                }
-                any |= kernel.cancel_runs(session, reason);
-                kernel.cancel_calls(session, None, reason) || any
-            }
+            CancelTarget::Run => any,
+            CancelTarget::Everything => kernel.cancel_calls(session, None, reason) || any,
         }
     }
 
@@ -357,6 +356,14 @@ impl Session {
         Ok(self.done("bash", json!({ "command": command })).await?.output.clone())
     }
 
+    /// What the `git` tool answers to these arguments, such as `{"command": "status"}`.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`].
+    pub async fn git(&self, arguments: Value) -> Result<Arc<CallResult>, SessionError> {
+        self.done("git", arguments).await
+    }
+
     /// Writes a whole file.
     ///
     /// # Errors
@@ -421,108 +428,107 @@ impl RunStream {
 }
 
 /// The session's life, in its node.
-struct Life {
+async fn live(
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     plan: SessionPlan,
+    node: NodeHandle,
+    mut requests: mpsc::Receiver<RunRequest>,
+    opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
+) {
+    if let Err(error) = kernel.ledger.open_account(scope.account.clone(), None, plan.budget).await {
+        drop(opened.send(Err(error)));
+        return;
+    }
+    kernel.tell(&scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
+    if opened.send(Ok(node.clone())).is_ok() {
+        let mut conversation = Vec::new();
+        loop {
+            tokio::select! {
+                biased;
+                _ = node.cancellation().cancelled() => break,
+                request = requests.recv() => match request {
+                    Some(request) => answer(&kernel, &scope, &plan, &node, &mut conversation, request).await,
+                    // The last handle is gone.
+                    None => break,
+                },
+            }
+        }
+    }
+    // No more runs; what still runs is told to end, and waited for.
+    requests.close();
+    node.cancel(CancelReason::SessionClosed);
+    node.children_settled().await;
+    // Parts that are gone have nothing left to close.
+    let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
+    drop(kernel.ledger.close_account(scope.account.clone()).await);
+    drop(kernel.write(&scope, EventKind::SessionClosed).await);
 }
 
-impl Life {
-    async fn live(
-        self,
-        node: NodeHandle,
-        mut requests: mpsc::Receiver<RunRequest>,
-        opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
-    ) {
-        let Self { kernel, scope, plan } = &self;
-        if let Err(error) = kernel.ledger.open_account(scope.account.clone(), None, plan.budget).await {
-            drop(opened.send(Err(error)));
-            return;
-        }
-        kernel.tell(scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
-        if opened.send(Ok(node.clone())).is_ok() {
-            let mut conversation = Vec::new();
-            loop {
-                tokio::select! {
-                    biased;
-                    _ = node.cancellation().cancelled() => break,
-                    request = requests.recv() => match request {
-                        Some(request) => self.answer(&node, &mut conversation, request).await,
-                        // The last handle is gone.
-                        None => break,
-                    },
-                }
-            }
-        }
-        // No more runs; what still runs is told to end, and waited for.
-        requests.close();
-        node.cancel(CancelReason::SessionClosed);
-        node.children_settled().await;
-        // Parts that are gone have nothing left to close.
-        let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
-        drop(kernel.ledger.close_account(scope.account.clone()).await);
-        drop(kernel.write(scope, EventKind::SessionClosed).await);
+/// One run as a child of the session.
+async fn answer(
+    kernel: &Arc<Kernel>,
+    scope: &Arc<Scope>,
+    plan: &SessionPlan,
+    node: &NodeHandle,
+    conversation: &mut Vec<Message>,
+    request: RunRequest,
+) {
+    let RunRequest { run, prompt, mut reply, cancel, listed } = request;
+    if reply.is_closed() {
+        return;
     }
-
-    /// One run as a child of the session.
-    async fn answer(&self, node: &NodeHandle, conversation: &mut Vec<Message>, request: RunRequest) {
-        let Self { kernel, scope, plan } = self;
-        let RunRequest { run, prompt, mut reply, cancel, listed } = request;
-        if reply.is_closed() {
-            return;
-        }
-        if let Some(reason) = cancel.reason() {
-            drop(listed);
-            // Whoever asked may be gone.
-            drop(reply.send(unanswered(run, scope, RunStatus::Cancelled { reason: reason.clone() })));
-            return;
-        }
-        let run_scope = Arc::new(Scope { run: Some(run.clone()), ..Scope::clone(scope) });
-        let run_plan = RunPlan {
-            run: run.clone(),
-            model: Arc::clone(&plan.model),
-            agent: plan.agent.clone(),
-            limits: plan.limits.clone(),
-        };
-        let mut messages = conversation.clone();
-        messages.push(Message::User { text: prompt });
-        let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
-        let (its_kernel, its_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
-        let (lost_kernel, lost_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
-        let mut waiter = node.spawn_with_epilogue(
-            spec,
-            move |node| async move {
-                let outcome = carry(its_kernel, its_scope, run_plan, node, &mut messages).await;
-                (messages, outcome)
-            },
-            move |ending| tell_lost(&lost_kernel, &lost_scope, ending),
-        );
-        let end = tokio::select! {
-            biased;
-            end = &mut waiter => end,
-            reason = cancel.cancelled() => {
-                waiter.cancel(reason);
-                waiter.await
-            }
-            () = reply.closed() => {
-                waiter.cancel(CancelReason::CallerGone);
-                waiter.await
-            }
-        };
-        let outcome = match end.output {
-            Some((messages, outcome)) => {
-                *conversation = messages;
-                // A run that was cut short leaves calls without results; the next one needs them in pairs.
-                answer_interrupted_calls(conversation);
-                outcome
-            }
-            None => unanswered(run, scope, RunStatus::lost(&end.ending)),
-        };
-        // Before the answer: whoever has that finds nothing more to cancel.
+    if let Some(reason) = cancel.reason() {
         drop(listed);
         // Whoever asked may be gone.
-        drop(reply.send(outcome));
+        drop(reply.send(unanswered(run, scope, RunStatus::Cancelled { reason: reason.clone() })));
+        return;
     }
+    let run_scope = Arc::new(Scope { run: Some(run.clone()), ..Scope::clone(scope) });
+    let run_plan = RunPlan {
+        run: run.clone(),
+        model: Arc::clone(&plan.model),
+        agent: plan.agent.clone(),
+        limits: plan.limits.clone(),
+    };
+    let mut messages = conversation.clone();
+    messages.push(Message::User { text: prompt });
+    let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
+    let (its_kernel, its_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
+    let (lost_kernel, lost_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
+    let mut waiter = node.spawn_with_epilogue(
+        spec,
+        move |node| async move {
+            let outcome = carry(its_kernel, its_scope, run_plan, node, &mut messages).await;
+            (messages, outcome)
+        },
+        move |ending| tell_lost(&lost_kernel, &lost_scope, ending),
+    );
+    let end = tokio::select! {
+        biased;
+        end = &mut waiter => end,
+        reason = cancel.cancelled() => {
+            waiter.cancel(reason);
+            waiter.await
+        }
+        () = reply.closed() => {
+            waiter.cancel(CancelReason::CallerGone);
+            waiter.await
+        }
+    };
+    let outcome = match end.output {
+        Some((messages, outcome)) => {
+            *conversation = messages;
+            // A run that was cut short leaves calls without results; the next one needs them in pairs.
+            answer_interrupted_calls(conversation);
+            outcome
+        }
+        None => unanswered(run, scope, RunStatus::lost(&end.ending)),
+    };
+    // Before the answer: whoever has that finds nothing more to cancel.
+    drop(listed);
+    // Whoever asked may be gone.
+    drop(reply.send(outcome));
 }
 
 /// The outcome of a run that gave nothing back.
@@ -537,3 +543,6 @@ fn unanswered(run: RunId, scope: &Scope, status: RunStatus) -> RunOutcome {
         source_anchors: Vec::new(),
     }
 }
+
+/// How long [`Session::close`] takes at the most, when tools keep to their graces.
+pub const CLOSE_MAX: Duration = SESSION_GRACE;

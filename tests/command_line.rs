@@ -4,7 +4,11 @@
 //! it has to be built first. Nothing here waits for a span of time to pass; what is waited for is looked for until
 //! it is there, with a bound that only a broken program meets.
 
-#![expect(clippy::disallowed_methods, reason = "the tests run the program and look at real files and processes")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "the tests run the program and look at real files and processes"
+)]
 
 #[path = "command_line/program.rs"]
 mod program;

@@ -132,7 +132,6 @@ async fn turns_that_cannot_be_believed_end_the_run_and_run_nothing() {
         (StopReason::Refusal, RunStatus::Refused),
         (StopReason::ContentFilter, RunStatus::Refused),
     ] {
-        let turn = turn.clone();
         let model = Arc::new(Answering(move |_request: &_| Ok(turn(stop))));
         let session = world.session().model(model).open().await.unwrap();
         assert_eq!(session.run("go").await.unwrap().status, status);

@@ -3,6 +3,7 @@
 use serde_json::json;
 use toolwarden::embedding::BuildError;
 use toolwarden_tools::effects::files::FileError;
+use toolwarden_tools::outcome::ToolErrorKind;
 
 use crate::support::process::living;
 use crate::support::world::World;

@@ -25,6 +25,10 @@ impl Files for ReadOnlyFiles {
         self.0.open(path)
     }
 
+    fn may_read(&self, path: &WorkspacePath) -> Result<(), FileError> {
+        self.0.may_read(path)
+    }
+
     fn list(&self, path: &WorkspacePath) -> Result<Vec<FolderEntry>, FileError> {
         self.0.list(path)
     }
