@@ -4,7 +4,7 @@
 //! the usual case, is returned as it came, after one pass.
 
 use regex::Regex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use thiserror::Error;
 use toolwarden_tools::outcome::ToolErrorKind;
 
@@ -15,13 +15,14 @@ pub const REDACTED: &str = "[redacted]";
 pub const SECRET_BYTES_MIN: usize = 6;
 
 /// Shapes of secrets that are always looked for: provider keys, access tokens, private keys, credentials in URLs.
+/// Each begins at the beginning of a word: a `task-…` holds no `sk-…`.
 const SECRET_SHAPES: [&str; 8] = [
-    r"sk-(?:ant-|proj-)?[A-Za-z0-9_-]{20,}",
-    r"gh[pousr]_[A-Za-z0-9]{36,}",
-    r"github_pat_[A-Za-z0-9_]{40,}",
-    r"xox[abprs]-[A-Za-z0-9-]{10,}",
-    r"AKIA[0-9A-Z]{16}",
-    r"AIza[0-9A-Za-z_-]{35}",
+    r"\bsk-(?:ant-|proj-)?[A-Za-z0-9_-]{20,}",
+    r"\bgh[pousr]_[A-Za-z0-9]{36,}",
+    r"\bgithub_pat_[A-Za-z0-9_]{40,}",
+    r"\bxox[abprs]-[A-Za-z0-9-]{10,}",
+    r"\bAKIA[0-9A-Z]{16}",
+    r"\bAIza[0-9A-Za-z_-]{35}",
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)-----END [A-Z ]*PRIVATE KEY-----",
     r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/\s:@]*:[^/\s@]+@",
 ];
@@ -101,7 +102,7 @@ impl Sanitiser {
 }
 
 impl Sanitiser {
-    /// Cleans every text inside of a JSON value; returns how many pieces were taken out.
+    /// Cleans every text inside of a JSON value, keys too; returns how many pieces were taken out.
     pub fn clean_value(&self, value: &mut Value) -> usize {
         let mut removed = 0;
         let mut open = vec![value];
@@ -113,8 +114,25 @@ impl Sanitiser {
                     removed += count;
                 }
                 Value::Array(items) => open.extend(items),
-                Value::Object(map) => open.extend(map.values_mut()),
+                Value::Object(map) => {
+                    removed += self.clean_keys(map);
+                    open.extend(map.values_mut());
+                }
                 Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            }
+        }
+        removed
+    }
+
+    /// Cleans the keys of an object; keys that become alike are numbered, so that nothing gets lost.
+    fn clean_keys(&self, map: &mut Map<String, Value>) -> usize {
+        let cleaned: Vec<(String, usize)> = map.keys().map(|key| self.clean(key.clone())).collect();
+        let removed = cleaned.iter().map(|(_, count)| count).sum();
+        if removed > 0 {
+            for ((key, _), (_, value)) in cleaned.into_iter().zip(std::mem::take(map)) {
+                let taken = map.contains_key(&key);
+                let key = if taken { format!("{key} {}", map.len() + 1) } else { key };
+                map.insert(key, value);
             }
         }
         removed
@@ -178,6 +196,8 @@ fn without_controls(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::{Sanitiser, SanitiserError};
 
     fn clean(text: &str) -> String {
@@ -196,12 +216,23 @@ mod tests {
         assert_eq!(clean(&format!("x\n{key}\ny")), "x\n[redacted]\ny");
     }
 
+    /// The id of a child session, which was taken for a provider's key.
+    const TASK: &str = "task-run-task-795175dd285d4370b2a35411b700f6ae";
+
     #[test]
     fn ordinary_text_stays_to_the_byte() {
-        for text in ["", "plain\ttext\r\n", "skill-sk-1 界 e\u{301}", "http://host:80/path@x", "a@b.c"] {
+        for text in ["", "plain\ttext\r\n", "skill-sk-1 界 e\u{301}", "http://host:80/path@x", "a@b.c", TASK] {
             let sanitiser = Sanitiser::new(Vec::new(), &[]).unwrap();
             assert_eq!(sanitiser.clean(text.to_owned()), (text.to_owned(), 0));
         }
+    }
+
+    #[test]
+    fn keys_are_cleaned_and_none_gets_lost() {
+        let sanitiser = Sanitiser::new(Vec::new(), &["ticket-[0-9]+".into()]).unwrap();
+        let mut value = json!({"a": [{"ticket-1": "ticket-2", "ticket-3": 4}], "b": 5});
+        assert_eq!(sanitiser.clean_value(&mut value), 3);
+        assert_eq!(value, json!({"a": [{"[redacted]": "[redacted]", "[redacted] 2": 4}], "b": 5}));
     }
 
     #[test]
