@@ -1,2 +1,7 @@
 //! The toolwarden command line.
-fn main() {}
+
+use toolwarden_tools::effects::processes::shim::enter_if_asked;
+
+fn main() {
+    enter_if_asked();
+}
