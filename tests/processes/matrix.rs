@@ -55,11 +55,11 @@ pub(crate) fn ends(ending: Ending) {
             Ending::HostKilled => host_ends(Signal::SIGKILL, &mark).await,
             _ => calls_end(ending, &mark).await,
         }
+        // The keeper has been let go; tokio reaps it.
+        let own = std::process::id();
+        trace::vanishes(|| trace::children(own, "toolwarden").into_iter().collect()).expect("the shim is still there");
+        trace::vanishes(trace::zombies).expect("zombies");
     });
-    // The keeper has been let go.
-    let own = std::process::id();
-    trace::vanishes(|| trace::children(own, "toolwarden").into_iter().collect()).expect("the shim is still there");
-    trace::vanishes(trace::zombies).expect("zombies");
 }
 
 async fn runtime(mark: &str) -> Runtime {

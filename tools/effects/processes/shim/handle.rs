@@ -18,7 +18,7 @@ use rustix::net::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
@@ -49,8 +49,6 @@ pub(super) struct Handle {
 struct Keeper {
     requests: OwnedFd,
     host: BlockingStream,
-    /// Reaped by tokio, now or after it is dropped.
-    _child: Child,
 }
 
 /// The connection to a scope: the lease of one command, whose end ends it, with reports in the other direction.
@@ -130,7 +128,7 @@ impl Keeper {
         let (host, far_host) = UnixStream::pair()?;
         let far_host = far_host.into_std()?;
         far_host.set_nonblocking(false)?;
-        let child = Command::new(executable)
+        let mut child = Command::new(executable)
             .arg(ARGUMENT)
             .env_clear()
             .current_dir("/")
@@ -139,12 +137,12 @@ impl Keeper {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| named(executable, "cannot be started as the shim", error))?;
+        // It outlives its sockets a little. Where the async runtime ends first, tokio's next one reaps it.
+        tokio::spawn(async move { child.wait().await });
         let mut line = Line { stream: host, heard: Vec::new() };
         let refused = |reason: &str| Err(io::Error::other(format!("{} {reason}", executable.display())));
         match timeout(READY_WAIT, line.next()).await {
-            Ok(Ok(Some(Report::Ready { version: VERSION }))) => {
-                Ok(Self { requests, host: line.stream.into_std()?, _child: child })
-            }
+            Ok(Ok(Some(Report::Ready { version: VERSION }))) => Ok(Self { requests, host: line.stream.into_std()? }),
             Ok(Ok(Some(Report::Ready { .. }))) => refused("is a shim of another version; use the same build for both"),
             Ok(Ok(Some(Report::Failed { errno }))) => {
                 let error = io::Error::from_raw_os_error(errno);
