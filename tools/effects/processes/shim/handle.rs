@@ -16,11 +16,12 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
     sendmsg, socketpair,
 };
+use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::sync::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::ARGUMENT;
 use super::scope::DESCRIPTORS_MAX;
@@ -28,13 +29,9 @@ use super::wire::{Report, VERSION};
 
 /// How long a keeper may take to say that it is ready.
 const READY_WAIT: Duration = Duration::from_secs(10);
-/// How long a request may wait for a scope.
-const TAKEN_WAIT: Duration = Duration::from_secs(30);
-/// The pause between two looks whether the keeper of a waiting request is alive.
-const ALIVE_PAUSE: Duration = Duration::from_millis(100);
 /// How long the keeper may take to answer a wish for a sweep.
 const SWEEP_WAIT: Duration = Duration::from_secs(3);
-/// How often a request that no scope took is handed to a new keeper.
+/// How often a request is handed to a new keeper when the one before ends while it is sent.
 const ATTEMPTS: usize = 3;
 /// Bytes read from a line at once.
 const READ_BYTES: usize = 512;
@@ -57,10 +54,13 @@ pub(super) struct Line {
     heard: Vec<u8>,
 }
 
-/// A command that a scope has taken.
-pub(super) struct Taken {
+/// A command that was handed over.
+pub(super) struct Handed {
     pub(super) line: Line,
-    scope: i32,
+    /// Where the scope writes its pid before it starts the command. Apart from the reports, because nobody needs to
+    /// wake up for it.
+    receipt: OwnedFd,
+    scope: Option<i32>,
     keeper: Arc<Keeper>,
 }
 
@@ -69,35 +69,29 @@ impl Handle {
         Self { executable, keeper: Mutex::new(None) }
     }
 
-    /// Hands a request and its descriptors (folder, outputs, maybe input) to a scope.
+    /// Hands a request and its descriptors (folder, outputs, maybe input) to whichever scope takes it.
     ///
     /// # Errors
-    /// Why there is no keeper, or why none of its scopes took the request.
-    pub(super) async fn hand_over(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Taken> {
+    /// Why there is no keeper, or why it cannot be spoken to.
+    pub(super) async fn hand_over(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Handed> {
         for _ in 0..ATTEMPTS {
             let keeper = self.keeper().await?;
             let (near, far) = BlockingStream::pair()?;
             near.set_nonblocking(true)?;
+            let (receipt, far_receipt) = pipe_with(PipeFlags::CLOEXEC)?;
+            rustix::io::ioctl_fionbio(&receipt, true)?;
             let mut line = Line { stream: UnixStream::from_std(near)?, heard: Vec::new() };
-            let mut all = vec![far.as_fd()];
+            let mut all = vec![far.as_fd(), far_receipt.as_fd()];
             all.extend_from_slice(descriptors);
-            if keeper.send_request(&all).await.is_err() {
-                self.forget(&keeper).await;
-                continue;
-            }
-            drop(far);
             // A request that is not whole is never run.
-            if line.stream.write_all(request).await.is_err() {
-                continue;
+            let is_sent = send(&keeper.requests, &[0], &all).await.is_ok();
+            drop((far, far_receipt));
+            if is_sent && line.stream.write_all(request).await.is_ok() {
+                return Ok(Handed { line, receipt, scope: None, keeper });
             }
-            match timeout(TAKEN_WAIT, line.taken(&keeper)).await {
-                Ok(Ok(Some(scope))) => return Ok(Taken { line, scope, keeper }),
-                Ok(Ok(None)) => {}
-                Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "the shim has no process to spare")),
-            }
+            self.forget(&keeper).await;
         }
-        Err(io::Error::other("the shim ended again and again before it took the command"))
+        Err(io::Error::other("the shim ended again and again"))
     }
 
     /// The running keeper, or a new one.
@@ -157,10 +151,6 @@ impl Keeper {
         let seen = recv(&self.host, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK);
         matches!(seen, Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
     }
-
-    async fn send_request(&self, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send(&self.requests, &[0], descriptors).await
-    }
 }
 
 /// Sends bytes with descriptors in one message, waiting while the socket is full.
@@ -211,45 +201,44 @@ impl Line {
     pub(super) fn order(&self, order: u8) {
         let _ = self.stream.try_write(&[order]);
     }
-
-    /// Waits until a scope has taken the request, and returns its pid; none when it will never be taken.
-    async fn taken(&mut self, keeper: &Keeper) -> io::Result<Option<i32>> {
-        loop {
-            tokio::select! { biased;
-                report = self.next() => return match report? {
-                    Some(Report::Taken { pid }) => Ok(Some(pid)),
-                    Some(_) => Err(io::ErrorKind::InvalidData.into()),
-                    None => Ok(None),
-                },
-                () = sleep(ALIVE_PAUSE) => {}
-            }
-            if !keeper.is_alive() {
-                // From here on no scope can take it; one that just has will have said so.
-                rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both)?;
-                return match self.next().await? {
-                    Some(_) => Err(io::Error::other("the shim was killed while it started the command")),
-                    None => Ok(None),
-                };
-            }
-        }
-    }
 }
 
-impl Taken {
+impl Handed {
+    /// The scope that has taken the command, if one has: from then on it may run.
+    pub(super) fn scope(&mut self) -> Option<i32> {
+        let mut pid = [0; 4];
+        if self.scope.is_none() && rustix::io::read(&self.receipt, &mut pid) == Ok(pid.len()) {
+            self.scope = Some(i32::from_le_bytes(pid));
+        }
+        self.scope
+    }
+
+    /// Whether somebody will take the command, if nobody has.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.keeper.is_alive()
+    }
+
+    /// Ends the lease and keeps the receipt: no scope can start the command any more, and one that has, has said so.
+    pub(super) fn let_go(&self) {
+        let _ = rustix::net::shutdown(&self.line.stream, rustix::net::Shutdown::Both);
+    }
+
     /// Has the keeper kill the scope, if it lives, and everything that was below it; the pids of what survives.
-    /// `None` when there is no keeper any more.
-    pub(super) async fn sweep(&self) -> Option<Vec<u32>> {
+    ///
+    /// # Errors
+    /// When there is no keeper any more.
+    pub(super) async fn sweep(&self, scope: i32) -> io::Result<Vec<u32>> {
         let swept = async {
             let (near, far) = UnixStream::pair()?;
             let far = far.into_std()?;
             far.set_nonblocking(false)?;
-            send(&self.keeper.host, &self.scope.to_le_bytes(), &[far.as_fd()]).await?;
+            send(&self.keeper.host, &scope.to_le_bytes(), &[far.as_fd()]).await?;
             drop(far);
             Line { stream: near, heard: Vec::new() }.next().await
         };
         match timeout(SWEEP_WAIT, swept).await {
-            Ok(Ok(Some(Report::Gone { survivors, .. }))) => Some(survivors),
-            _ => None,
+            Ok(Ok(Some(Report::Gone { survivors, .. }))) => Ok(survivors),
+            _ => Err(io::Error::other("its shim was killed as a whole, so what it started may still run")),
         }
     }
 }

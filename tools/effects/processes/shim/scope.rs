@@ -28,7 +28,7 @@ use super::offspring::{self, Reaped};
 use super::wire::{FINISH, Report, Request, STOP};
 
 /// The most descriptors that come with a request.
-pub(super) const DESCRIPTORS_MAX: usize = 5;
+pub(super) const DESCRIPTORS_MAX: usize = 6;
 /// How long what a command left behind may take to obey TERM.
 const BACKGROUND_GRACE: Duration = Duration::from_millis(200);
 /// After this long without a death, what is being killed is reported as surviving.
@@ -86,11 +86,11 @@ pub(super) fn serve(seat: &Seat, mut counted: bool) -> i32 {
         };
         seat.take();
         let _ = set_pdeathsig(None);
-        if let Some(handed) = handed {
-            run(&seat.exits, handed);
-            // It must not keep a folder busy.
-            let _ = chdir("/");
+        if handed.is_some_and(|handed| !run(&seat.exits, handed)) {
+            return 0;
         }
+        // It must not keep a folder busy.
+        let _ = chdir("/");
         is_used = true;
     }
 }
@@ -124,6 +124,8 @@ impl Seat {
 struct Handed {
     /// The lease, the orders and the reports.
     line: UnixStream,
+    /// Where to say who has taken it.
+    receipt: OwnedFd,
     folder: OwnedFd,
     out: OwnedFd,
     err: OwnedFd,
@@ -154,28 +156,36 @@ fn receive(requests: &OwnedFd) -> Result<Received, Errno> {
         _ => Vec::new(),
     });
     let mut next = || descriptors.next();
-    let (Some(line), Some(folder), Some(out), Some(err)) = (next(), next(), next(), next()) else {
+    let (Some(line), Some(receipt), Some(folder), Some(out), Some(err)) = (next(), next(), next(), next(), next())
+    else {
         return Ok(Received::Nonsense);
     };
-    Ok(Received::Request(Handed { line: line.into(), folder, out, err, input: next() }))
+    Ok(Received::Request(Handed { line: line.into(), receipt, folder, out, err, input: next() }))
 }
 
-/// Serves one request to the end of everything that came of it.
-fn run(exits: &SignalFd, handed: Handed) {
-    let Handed { mut line, folder, out, err, input } = handed;
-    let Some(request) = read_request(&mut line) else { return };
-    // Where nobody listens any more, nothing may be started.
-    if line.write_all(&Report::Taken { pid: getpid().as_raw() }.to_bytes()).is_err() {
-        return;
+/// Serves one request to the end of everything that came of it. Says whether the host still held the lease then: one
+/// that let go may have this scope killed yet, which must not hit another command.
+fn run(exits: &SignalFd, handed: Handed) -> bool {
+    let Handed { mut line, receipt, folder, out, err, input } = handed;
+    let Some(request) = read_request(&mut line) else { return false };
+    // The receipt comes before the last look at the lease: a host that lets go and then finds no receipt knows that
+    // nothing will be started, and may hand the command to another.
+    let _ = rustix::io::write(&receipt, &getpid().as_raw().to_le_bytes());
+    if !is_leased(&line) {
+        return false;
     }
     let started = fchdir(&folder).and_then(|()| start(&request, &out, &err, input.as_ref()));
-    drop((folder, out, err, input));
+    drop((receipt, folder, out, err, input));
     match started {
         Ok(leader) => Scope::new(line, leader, request.grace).guard(exits),
-        Err(errno) => {
-            let _ = line.write_all(&Report::Failed { errno: errno as i32 }.to_bytes());
-        }
+        Err(errno) => line.write_all(&Report::Failed { errno: errno as i32 }.to_bytes()).is_ok(),
     }
+}
+
+/// Whether the host holds the other end.
+fn is_leased(line: &UnixStream) -> bool {
+    let seen = recv(line, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK).map(|(_, length)| length);
+    matches!(seen, Ok(1) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
 }
 
 fn read_request(line: &mut UnixStream) -> Option<Request> {
@@ -236,8 +246,8 @@ impl Scope {
         Self { line, is_leased: true, leader, grace, phase, asked: BTreeSet::new(), killed_background: false }
     }
 
-    /// Returns when nothing is left.
-    fn guard(mut self, exits: &SignalFd) {
+    /// Returns when nothing is left; says whether the host held the lease until then.
+    fn guard(mut self, exits: &SignalFd) -> bool {
         loop {
             let (mut news, is_over) = self.reap();
             if is_over {
@@ -245,10 +255,11 @@ impl Scope {
                 news.extend(gone.to_bytes());
             }
             if !news.is_empty() && self.line.write_all(&news).is_err() {
+                self.is_leased = false;
                 self.kill_from_now_on();
             }
             if is_over {
-                return;
+                return self.is_leased;
             }
             let pause = self.round();
             self.wait(exits, pause);

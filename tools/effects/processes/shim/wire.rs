@@ -115,11 +115,6 @@ pub(super) enum Report {
         /// Its [`VERSION`].
         version: i32,
     },
-    /// A scope has the whole request and starts the command next; its pid.
-    Taken {
-        /// The scope's pid.
-        pid: i32,
-    },
     /// The command, or the keeper, could not be started.
     Failed {
         /// The system's number for the reason.
@@ -144,7 +139,6 @@ impl Report {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let (kind, numbers) = match self {
             Self::Ready { version } => (b'R', vec![*version]),
-            Self::Taken { pid } => (b'T', vec![*pid]),
             Self::Failed { errno } => (b'F', vec![*errno]),
             Self::Ended { status: ProcessStatus::Exited { code } } => (b'E', vec![0, *code]),
             Self::Ended { status: ProcessStatus::Signalled { signal } } => (b'E', vec![1, *signal]),
@@ -172,7 +166,6 @@ impl Report {
         let report = match (*kind, numbers.as_slice()) {
             _ if count > NUMBERS_MAX => None,
             (b'R', [version]) => Some(Self::Ready { version: *version }),
-            (b'T', [pid]) => Some(Self::Taken { pid: *pid }),
             (b'F', [errno]) => Some(Self::Failed { errno: *errno }),
             (b'E', [0, code]) => Some(Self::Ended { status: ProcessStatus::Exited { code: *code } }),
             (b'E', [1, signal]) => Some(Self::Ended { status: ProcessStatus::Signalled { signal: *signal } }),
@@ -247,7 +240,6 @@ mod tests {
     fn reports_come_back_as_they_were_however_they_are_cut() {
         let reports = [
             Report::Ready { version: 1 },
-            Report::Taken { pid: 77 },
             Report::Failed { errno: 2 },
             Report::Ended { status: ProcessStatus::Exited { code: 255 } },
             Report::Ended { status: ProcessStatus::Signalled { signal: 36 } },
@@ -273,10 +265,10 @@ mod tests {
 
     #[test]
     fn what_is_no_report_is_refused() {
-        for bytes in [vec![b'X', 0], vec![b'T', 0], vec![b'E', 2, 9, 0, 0, 0, 0, 0, 0, 0], vec![b'G', 0]] {
+        for bytes in [vec![b'X', 0], vec![b'R', 0], vec![b'E', 2, 9, 0, 0, 0, 0, 0, 0, 0], vec![b'G', 0]] {
             assert!(Report::take(&mut bytes.clone()).is_err(), "{bytes:?}");
         }
         assert_eq!(Report::take(&mut Vec::new()).unwrap(), None);
-        assert_eq!(Report::take(&mut vec![b'T', 1, 0]).unwrap(), None);
+        assert_eq!(Report::take(&mut vec![b'R', 1, 0]).unwrap(), None);
     }
 }
