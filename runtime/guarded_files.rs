@@ -62,6 +62,10 @@ impl Files for GuardedFiles {
         self.files.open(path)
     }
 
+    fn may_read(&self, path: &WorkspacePath) -> Result<(), FileError> {
+        self.check(path)
+    }
+
     fn list(&self, path: &WorkspacePath) -> Result<Vec<FolderEntry>, FileError> {
         self.files.list(path)
     }

@@ -4,8 +4,9 @@
 //! the session, or dropping its last handle, cancels everything in it and waits for it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use dashmap::DashMap;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use serde_json::{Value, json};
@@ -14,13 +15,14 @@ use tokio::sync::{mpsc, oneshot};
 use toolwarden_actors::accounts::{AccountStatus, LedgerError};
 use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::journal::{JournalError, Reader, Reading};
-use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, NodeSpec};
+use toolwarden_actors::node::{BodyEnd, Ending, NodeHandle, NodeKind, NodeSpec};
 use toolwarden_actors::open_questions::{PendingQuestion, Reply};
-use toolwarden_tools::cancellation::CancelReason;
+use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
+use toolwarden_tools::tool::ToolSpec;
 
 use crate::agent::Agent;
 use crate::call_result::CallResult;
@@ -51,12 +53,9 @@ struct SessionShared {
     scope: Arc<Scope>,
     node: NodeHandle,
     runs: mpsc::Sender<RunRequest>,
-    running: Running,
+    asked: AskedRuns,
     ended: Shared<BoxFuture<'static, ()>>,
 }
-
-/// The run under way, to cancel it; written by the session's node alone.
-type Running = Arc<ArcSwapOption<Canceller>>;
 
 /// Why a session did not do what it was asked.
 #[derive(Debug, Error)]
@@ -94,6 +93,24 @@ struct RunRequest {
     run: RunId,
     prompt: String,
     reply: oneshot::Sender<RunOutcome>,
+    /// Given when the run is to end, also while it waits for its turn.
+    cancel: Cancellation,
+    listed: ListedRun,
+}
+
+/// The runs of a session that have not ended, waiting ones too; order reaches nothing.
+type AskedRuns = Arc<DashMap<RunId, Cancellation>>;
+
+/// Keeps a run listed until it is answered or dropped.
+struct ListedRun {
+    asked: AskedRuns,
+    run: RunId,
+}
+
+impl Drop for ListedRun {
+    fn drop(&mut self) {
+        self.asked.remove(&self.run);
+    }
 }
 
 /// What to cancel in a session.
@@ -101,9 +118,9 @@ struct RunRequest {
 pub enum CancelTarget {
     /// One call.
     Call(InvocationId),
-    /// The run under way, with all its calls.
+    /// The runs there are, those that wait for their turn too, with all their calls.
     Run,
-    /// Everything that runs now: the run under way and the host's own calls. The session stays open.
+    /// Every run and every call of the host's own. The session stays open.
     Everything,
 }
 
@@ -118,12 +135,12 @@ impl Session {
         let (runs, requests) = mpsc::channel(WAITING_RUNS_MAX);
         let (opened, opens) = oneshot::channel();
         let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
-        let running = Running::default();
-        let life = Life { kernel: Arc::clone(&kernel), scope: Arc::clone(&scope), plan, running: Arc::clone(&running) };
-        let waiter = sessions.spawn(spec, move |node| life.live(node, requests, opened));
+        let (its_kernel, its_scope) = (Arc::clone(&kernel), Arc::clone(&scope));
+        let waiter = sessions.spawn(spec, move |node| live(its_kernel, its_scope, plan, node, requests, opened));
         let ended = waiter.map(|_end| ()).boxed().shared();
         let node = opens.await.map_err(|_| SessionError::NotRunning)??;
-        Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, running, ended }) })
+        let asked = AskedRuns::default();
+        Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, asked, ended }) })
     }
 
     /// The session's id.
@@ -156,17 +173,12 @@ impl Session {
         arguments: Value,
     ) -> Result<Arc<CallResult>, SessionError> {
         let shared = &self.shared;
+        let tool = ToolName::from(name);
+        let id = shared.kernel.invocation_id(prefix, &tool);
+        let proposal = Proposal::new(id, origin, Vec::new(), ToolCall { tool, arguments });
         if shared.node.cancellation().is_cancelled() {
             return Err(SessionError::Closed);
         }
-        let tool = ToolName::from(name);
-        let proposal = Proposal {
-            id: shared.kernel.invocation_id(prefix, &tool),
-            parent: None,
-            origin,
-            ancestry: Vec::new(),
-            call: ToolCall { tool, arguments },
-        };
         Ok(shared.kernel.invoke(&shared.node, &shared.scope, proposal).await)
     }
 
@@ -191,7 +203,10 @@ impl Session {
 
     fn start_run(&self, prompt: &str) -> Result<oneshot::Receiver<RunOutcome>, SessionError> {
         let (reply, answer) = oneshot::channel();
-        let request = RunRequest { run: run_id(&self.shared.kernel), prompt: prompt.to_owned(), reply };
+        let (run, cancel) = (run_id(&self.shared.kernel), Cancellation::new());
+        self.shared.asked.insert(run.clone(), cancel.clone());
+        let listed = ListedRun { asked: Arc::clone(&self.shared.asked), run: run.clone() };
+        let request = RunRequest { run, prompt: prompt.to_owned(), reply, cancel, listed };
         self.shared.runs.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SessionError::Busy,
             mpsc::error::TrySendError::Closed(_) => SessionError::Closed,
@@ -217,6 +232,11 @@ impl Session {
         self.shared.scope.registry.definitions()
     }
 
+    /// The descriptions of all tools, hidden ones too, sorted by name.
+    pub fn tool_specs(&self) -> impl Iterator<Item = &ToolSpec> {
+        self.shared.scope.registry.iter().map(|entry| entry.tool.spec())
+    }
+
     /// The tools at work now, the oldest first.
     pub fn active_tools(&self) -> Vec<ActiveTool> {
         self.shared.kernel.active_tools(&self.shared.scope.root_session)
@@ -224,22 +244,19 @@ impl Session {
 
     /// Cancels what is named; returns whether there was anything to cancel. The calls still get their endings.
     pub fn cancel(&self, target: &CancelTarget, reason: &CancelReason) -> bool {
-        let shared = &self.shared;
-        let session = &shared.scope.root_session;
-        let run = || match shared.running.load().as_deref() {
-            Some(run) => {
+        let (kernel, session) = (&self.shared.kernel, &self.shared.scope.root_session);
+        let mut any = false;
+        // The runs first, or a model would be asked what to do about its cancelled calls.
+        if matches!(target, CancelTarget::Run | CancelTarget::Everything) {
+            for run in self.shared.asked.iter() {
                 run.cancel(reason.clone());
-                true
+                any = true;
             }
-            None => false,
-        };
+        }
         match target {
-            CancelTarget::Call(id) => shared.kernel.cancel(session, Some(id), reason),
-            CancelTarget::Run => run(),
-            CancelTarget::Everything => {
-                let ran = run();
-                shared.kernel.cancel(session, None, reason) || ran
-            }
+            CancelTarget::Call(id) => kernel.cancel_calls(session, Some(id), reason),
+            CancelTarget::Run => any,
+            CancelTarget::Everything => kernel.cancel_calls(session, None, reason) || any,
         }
     }
 
@@ -252,8 +269,14 @@ impl Session {
         self.shared.kernel.confirmations.pending(session).await.map_err(|_| SessionError::NotRunning)
     }
 
-    /// Answers a question; false when it is not open or asked about something else than `digest`.
+    /// Answers a question of this session or its children; false when none is open about this call, or about
+    /// something else than `digest`.
     pub async fn confirm(&self, call: InvocationId, digest: Option<Digest>, reply: Reply) -> bool {
+        let pending = self.pending_confirmations().await.unwrap_or_default();
+        // Whoever holds a session answers for it alone.
+        if !pending.iter().any(|question| question.id == call) {
+            return false;
+        }
         self.shared.kernel.confirmations.answer(call, digest, reply).await
     }
 
@@ -333,6 +356,14 @@ impl Session {
         Ok(self.done("bash", json!({ "command": command })).await?.output.clone())
     }
 
+    /// What the `git` tool answers to these arguments, such as `{"command": "status"}`.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`].
+    pub async fn git(&self, arguments: Value) -> Result<Arc<CallResult>, SessionError> {
+        self.done("git", arguments).await
+    }
+
     /// Writes a whole file.
     ///
     /// # Errors
@@ -397,110 +428,123 @@ impl RunStream {
 }
 
 /// The session's life, in its node.
-struct Life {
+async fn live(
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     plan: SessionPlan,
-    running: Running,
+    node: NodeHandle,
+    mut requests: mpsc::Receiver<RunRequest>,
+    opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
+) {
+    if let Err(error) = kernel.ledger.open_account(scope.account.clone(), None, plan.budget).await {
+        drop(opened.send(Err(error)));
+        return;
+    }
+    kernel.tell(&scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
+    if opened.send(Ok(node.clone())).is_ok() {
+        let mut conversation = Vec::new();
+        loop {
+            tokio::select! {
+                biased;
+                _ = node.cancellation().cancelled() => break,
+                request = requests.recv() => match request {
+                    Some(request) => answer(&kernel, &scope, &plan, &node, &mut conversation, request).await,
+                    // The last handle is gone.
+                    None => break,
+                },
+            }
+        }
+    }
+    // No more runs; what still runs is told to end, and waited for.
+    requests.close();
+    node.cancel(CancelReason::SessionClosed);
+    node.children_settled().await;
+    // Parts that are gone have nothing left to close.
+    let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
+    drop(kernel.ledger.close_account(scope.account.clone()).await);
+    drop(kernel.write(&scope, EventKind::SessionClosed).await);
 }
 
-impl Life {
-    async fn live(
-        self,
-        node: NodeHandle,
-        mut requests: mpsc::Receiver<RunRequest>,
-        opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
-    ) {
-        let Self { kernel, scope, plan, .. } = &self;
-        if let Err(error) = kernel.ledger.open_account(scope.account.clone(), None, plan.budget).await {
-            drop(opened.send(Err(error)));
-            return;
-        }
-        kernel.tell(scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
-        if opened.send(Ok(node.clone())).is_ok() {
-            let mut conversation = Vec::new();
-            loop {
-                tokio::select! {
-                    biased;
-                    _ = node.cancellation().cancelled() => break,
-                    request = requests.recv() => match request {
-                        Some(request) => self.answer(&node, &mut conversation, request).await,
-                        // The last handle is gone.
-                        None => break,
-                    },
-                }
-            }
-        }
-        // No more runs; what still runs is told to end, and waited for.
-        requests.close();
-        node.cancel(CancelReason::SessionClosed);
-        node.children_settled().await;
-        // Parts that are gone have nothing left to close.
-        let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
-        drop(kernel.ledger.close_account(scope.account.clone()).await);
-        drop(kernel.write(scope, EventKind::SessionClosed).await);
+/// One run as a child of the session.
+async fn answer(
+    kernel: &Arc<Kernel>,
+    scope: &Arc<Scope>,
+    plan: &SessionPlan,
+    node: &NodeHandle,
+    conversation: &mut Vec<Message>,
+    request: RunRequest,
+) {
+    let RunRequest { run, prompt, mut reply, cancel, listed } = request;
+    if reply.is_closed() {
+        return;
     }
-
-    /// One run as a child of the session.
-    async fn answer(&self, node: &NodeHandle, conversation: &mut Vec<Message>, request: RunRequest) {
-        let Self { kernel, scope, plan, running } = self;
-        let RunRequest { run, prompt, mut reply } = request;
-        if reply.is_closed() {
-            return;
-        }
-        let run_scope = Arc::new(Scope { run: Some(run.clone()), ..Scope::clone(scope) });
-        let run_plan = RunPlan {
-            run: run.clone(),
-            model: Arc::clone(&plan.model),
-            agent: plan.agent.clone(),
-            limits: plan.limits.clone(),
-        };
-        let mut messages = conversation.clone();
-        messages.push(Message::User { text: prompt });
-        let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
-        let (its_kernel, its_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
-        let (lost_kernel, lost_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
-        let mut waiter = node.spawn_with_epilogue(
-            spec,
-            move |node| async move {
-                let outcome = carry(its_kernel, its_scope, run_plan, node, &mut messages).await;
-                (messages, outcome)
-            },
-            move |ending| {
-                let status = lost_status(ending);
-                let kind = EventKind::Error { message: status.to_string(), kind: status.as_str().to_owned() };
-                lost_kernel.tell(&lost_scope, kind);
-            },
-        );
-        running.store(Some(Arc::new(waiter.canceller())));
-        let end = tokio::select! {
-            biased;
-            end = &mut waiter => end,
-            () = reply.closed() => {
-                waiter.cancel(CancelReason::CallerGone);
-                waiter.await
-            }
-        };
-        running.store(None);
-        let outcome = match end.output {
-            Some((messages, outcome)) => {
-                *conversation = messages;
-                // A run that was cut short leaves calls without results; the next one needs them in pairs.
-                answer_interrupted_calls(conversation);
-                outcome
-            }
-            None => RunOutcome {
-                run,
-                session: scope.session.clone(),
-                status: lost_status(&end.ending),
-                text: String::new(),
-                usage: TurnUsage::default(),
-                turns: 0,
-                source_anchors: Vec::new(),
-            },
-        };
+    if let Some(reason) = cancel.reason() {
+        drop(listed);
         // Whoever asked may be gone.
-        drop(reply.send(outcome));
+        drop(reply.send(unanswered(run, scope, RunStatus::Cancelled { reason: reason.clone() })));
+        return;
+    }
+    let run_scope = Arc::new(Scope { run: Some(run.clone()), ..Scope::clone(scope) });
+    let run_plan = RunPlan {
+        run: run.clone(),
+        model: Arc::clone(&plan.model),
+        agent: plan.agent.clone(),
+        limits: plan.limits.clone(),
+    };
+    let mut messages = conversation.clone();
+    messages.push(Message::User { text: prompt });
+    let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
+    let (its_kernel, its_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
+    let (lost_kernel, lost_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
+    let mut waiter = node.spawn_with_epilogue(
+        spec,
+        move |node| async move {
+            let outcome = carry(its_kernel, its_scope, run_plan, node, &mut messages).await;
+            (messages, outcome)
+        },
+        move |ending| {
+            let status = lost_status(ending);
+            let kind = EventKind::Error { message: status.to_string(), kind: status.as_str().to_owned() };
+            lost_kernel.tell(&lost_scope, kind);
+        },
+    );
+    let end = tokio::select! {
+        biased;
+        end = &mut waiter => end,
+        reason = cancel.cancelled() => {
+            waiter.cancel(reason);
+            waiter.await
+        }
+        () = reply.closed() => {
+            waiter.cancel(CancelReason::CallerGone);
+            waiter.await
+        }
+    };
+    let outcome = match end.output {
+        Some((messages, outcome)) => {
+            *conversation = messages;
+            // A run that was cut short leaves calls without results; the next one needs them in pairs.
+            answer_interrupted_calls(conversation);
+            outcome
+        }
+        None => unanswered(run, scope, lost_status(&end.ending)),
+    };
+    // Before the answer: whoever has that finds nothing more to cancel.
+    drop(listed);
+    // Whoever asked may be gone.
+    drop(reply.send(outcome));
+}
+
+/// The outcome of a run that gave nothing back.
+fn unanswered(run: RunId, scope: &Scope, status: RunStatus) -> RunOutcome {
+    RunOutcome {
+        run,
+        session: scope.session.clone(),
+        status,
+        text: String::new(),
+        usage: TurnUsage::default(),
+        turns: 0,
+        source_anchors: Vec::new(),
     }
 }
 
@@ -510,3 +554,6 @@ fn lost_status(ending: &Ending) -> RunStatus {
         (_, reason) => RunStatus::Cancelled { reason: reason.clone().unwrap_or(CancelReason::ParentEnded) },
     }
 }
+
+/// How long [`Session::close`] takes at the most, when tools keep to their graces.
+pub const CLOSE_MAX: Duration = SESSION_GRACE;

@@ -62,3 +62,32 @@ async fn a_denied_file_is_not_found_by_searching() {
     assert!(trusted.output.contains("secret.txt:1:needle"), "{}", trusted.output);
     runtime.shut_down().await;
 }
+
+// A diff names none of the files it shows either.
+#[tokio::test]
+async fn git_is_governed_and_shows_no_denied_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = Runtime::builder().build().await.unwrap();
+    let policy = PermissionPolicy::from_toml(
+        "deny = [\"read(**/secret*)\", \"git(checkout --force *)\"]\nallow = [\"git(diff)\", \"git(status)\"]",
+        "test",
+    )
+    .unwrap();
+    let session = runtime.session(folder.path()).policy(policy).open().await.unwrap();
+    session
+        .bash("git init -q -b main . && echo needle > secret.txt && echo hay > open.txt && git add .")
+        .await
+        .unwrap();
+    let status = session.git(json!({"command": "status"})).await.unwrap();
+    assert_eq!((&status.metadata["branch"], &status.metadata["dirty_count"]), (&json!("main"), &json!(2)));
+    let diff = session.governed_tool("git", json!({"command": "diff"})).await.unwrap();
+    assert!(diff.output.contains("+hay") && !diff.output.contains("needle"), "{}", diff.output);
+    assert_eq!(diff.metadata["withheld"], json!(["secret.txt"]));
+    let trusted = session.git(json!({"command": "diff"})).await.unwrap();
+    assert!(trusted.output.contains("+needle"), "{}", trusted.output);
+    let forced = json!({"command": "checkout", "ref": "main", "force": true});
+    let refused = session.governed_tool("git", forced).await.unwrap();
+    assert!(refused.output.contains("deny[1] git(checkout --force *)"), "{}", refused.output);
+    runtime.shut_down().await;
+    assert_eq!(runtime.live_nodes(), 0);
+}

@@ -243,7 +243,10 @@ impl Request {
         let mut deadline = pin!(sleep(Duration::from_millis(self.timeout.applied_ms)));
         let running = self.commands.processes.run(self.spec.clone(), Arc::clone(&recorder) as _, stop.clone());
         let end = self.attend(ctx, running, &stop, deadline.as_mut(), &recorder).await;
-        let run = Run { end, stopped: stop.reason().cloned() };
+        // A command that was refused to a call on its way out ends before the call has heard of its cancel.
+        let refused = matches!(end, Err(ProcessError::Unsupervised { .. }));
+        let stopped = stop.reason().or_else(|| ctx.cancel.reason().filter(|_| refused)).cloned();
+        let run = Run { end, stopped };
         recorder.flush(ctx.progress.as_ref());
         let (text, report) = recorder.finish();
         self.outcome(&run, text, &report)

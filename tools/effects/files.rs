@@ -31,6 +31,15 @@ pub trait Files: Send + Sync {
     /// [`FileError::NotAFile`] for folders, sockets, pipes and devices, which could block or never end.
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError>;
 
+    /// Whether what the file at the path holds may be shown here, whether there is one or not. Asked before
+    /// somebody else (git) reads it. Whatever stands before another port must pass it on.
+    ///
+    /// # Errors
+    /// [`FileError::Denied`].
+    fn may_read(&self, _path: &WorkspacePath) -> Result<(), FileError> {
+        Ok(())
+    }
+
     /// The entries of a folder, sorted by name (bytes).
     ///
     /// # Errors

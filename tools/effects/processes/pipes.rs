@@ -45,12 +45,15 @@ impl Pipes {
             None => (None, None),
             Some(bytes) => {
                 let (far, near) = pipe_with(PipeFlags::CLOEXEC)?;
-                (Some((Sender::from_owned_fd(near)?, bytes)), Some(far))
+                rustix::io::ioctl_fionbio(&near, true)?;
+                (Some((Sender::from_owned_fd_unchecked(near)?, bytes)), Some(far))
             }
         };
+        rustix::io::ioctl_fionbio(&out, true)?;
+        rustix::io::ioctl_fionbio(&err, true)?;
         let pipes = Self {
-            out: Some(Receiver::from_owned_fd(out)?),
-            err: Some(Receiver::from_owned_fd(err)?),
+            out: Some(Receiver::from_owned_fd_unchecked(out)?),
+            err: Some(Receiver::from_owned_fd_unchecked(err)?),
             feed,
             fed_bytes: 0,
             buffer: vec![0; READ_BYTES_MAX].into_boxed_slice(),

@@ -78,8 +78,7 @@ impl Handle {
             let keeper = self.keeper().await?;
             let (near, far) = BlockingStream::pair()?;
             near.set_nonblocking(true)?;
-            let (receipt, far_receipt) = pipe_with(PipeFlags::CLOEXEC)?;
-            rustix::io::ioctl_fionbio(&receipt, true)?;
+            let (receipt, far_receipt) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
             let mut line = Line { stream: UnixStream::from_std(near)?, heard: Vec::new() };
             let mut all = vec![far.as_fd(), far_receipt.as_fd()];
             all.extend_from_slice(descriptors);

@@ -84,9 +84,15 @@ pub(super) fn serve(seat: &Seat, mut counted: bool) -> i32 {
                 Err(_) => return super::fork::BROKEN,
             }
         };
-        seat.take();
         let _ = set_pdeathsig(None);
-        if handed.is_some_and(|handed| !run(&seat.exits, handed)) {
+        let is_leased = match handed {
+            Some(handed) => run(seat, handed),
+            None => {
+                seat.take();
+                true
+            }
+        };
+        if !is_leased {
             return 0;
         }
         // It must not keep a folder busy.
@@ -165,19 +171,25 @@ fn receive(requests: &OwnedFd) -> Result<Received, Errno> {
 
 /// Serves one request to the end of everything that came of it. Says whether the host still held the lease then: one
 /// that let go may have this scope killed yet, which must not hit another command.
-fn run(exits: &SignalFd, handed: Handed) -> bool {
+fn run(seat: &Seat, handed: Handed) -> bool {
     let Handed { mut line, receipt, folder, out, err, input } = handed;
-    let Some(request) = read_request(&mut line) else { return false };
+    let Some(request) = read_request(&mut line) else {
+        seat.take();
+        return false;
+    };
     // The receipt comes before the last look at the lease: a host that lets go and then finds no receipt knows that
     // nothing will be started, and may hand the command to another.
     let _ = rustix::io::write(&receipt, &getpid().as_raw().to_le_bytes());
     if !is_leased(&line) {
+        seat.take();
         return false;
     }
     let started = fchdir(&folder).and_then(|()| start(&request, &out, &err, input.as_ref()));
+    // The next request can wait for that long, and this one need not wait for a fork.
+    seat.take();
     drop((receipt, folder, out, err, input));
     match started {
-        Ok(leader) => Scope::new(line, leader, request.grace).guard(exits),
+        Ok(leader) => Scope::new(line, leader, request.grace).guard(&seat.exits),
         Err(errno) => line.write_all(&Report::Failed { errno: errno as i32 }.to_bytes()).is_ok(),
     }
 }
@@ -188,6 +200,7 @@ fn is_leased(line: &UnixStream) -> bool {
     matches!(seen, Ok(1) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
 }
 
+/// Reads exactly the request: an order may have come close behind it.
 fn read_request(line: &mut UnixStream) -> Option<Request> {
     let mut first = [0; 4];
     line.read_exact(&mut first).ok()?;
