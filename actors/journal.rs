@@ -276,6 +276,13 @@ pub async fn start<E: JournalEvent>(
     Ok(cell)
 }
 
+/// Asks the journal behind an actor cell to stop once everything that was told before is in the sink.
+pub fn shut_down(cell: &ActorCell) {
+    if cell.drain().is_err() {
+        cell.stop(None);
+    }
+}
+
 enum JournalMessage<E: JournalEvent> {
     Append(E, Option<RpcReplyPort<Result<u64, JournalError>>>),
     Subscribe(Option<SessionId>, RpcReplyPort<broadcast::Receiver<Shared<E>>>),
@@ -538,6 +545,19 @@ mod tests {
         assert!(matches!(reader.next().await, Some(Reading::SinkFailed(_))));
         assert!(matches!(reader.next().await, Some(Reading::Entry(_))));
         assert_eq!(*stored.lock().unwrap(), [1]);
+        parent.stop(None);
+    }
+
+    #[tokio::test]
+    async fn what_was_told_before_the_shut_down_is_stored() {
+        let (journal, stored, parent) = journal(usize::MAX).await;
+        let cell = journal.slot.get().unwrap().get_cell();
+        for _ in 0..500 {
+            journal.note(note("s", "a", 9));
+        }
+        shut_down(&cell);
+        cell.wait(None).await.unwrap();
+        assert_eq!(stored.lock().unwrap().len(), 500);
         parent.stop(None);
     }
 

@@ -86,7 +86,8 @@ pub struct Ending {
     pub body: BodyEnd,
     /// Why it was cancelled, when it was.
     pub cancel: Option<CancelReason>,
-    /// Children that did not end before this ending: 0 but for a bug.
+    /// Children whose actor died without an ending of their own (it failed, or was killed because it did not
+    /// answer): what was beneath them is being killed, and nobody waits for that. 0 but for a bug.
     pub unsettled_children: usize,
 }
 
@@ -106,8 +107,10 @@ pub enum NodeEvent {
     Spawn(NodeId),
     /// The child could not be started.
     SpawnFailed(NodeId),
-    /// The child's supervision event arrived.
+    /// The child's supervision event arrived, and brought its ending.
     ChildEnded(NodeId),
+    /// The child's supervision event arrived without an ending: its actor failed or was killed.
+    ChildLost(NodeId),
     /// End in order. Legal at any time, also before `Start`.
     Cancel(CancelReason),
     /// One child is to end.
@@ -170,6 +173,7 @@ pub struct NodeMachine {
     body: BodyPhase,
     children: BTreeMap<NodeId, ChildPhase>,
     cancel: Option<CancelReason>,
+    lost_children: usize,
     ended: bool,
 }
 
@@ -190,7 +194,8 @@ enum ChildPhase {
 impl NodeMachine {
     /// A node whose body has `grace` from its cancel to its abort.
     pub fn new(grace: Duration) -> Self {
-        Self { grace, body: BodyPhase::Waiting, children: BTreeMap::new(), cancel: None, ended: false }
+        let body = BodyPhase::Waiting;
+        Self { grace, body, children: BTreeMap::new(), cancel: None, lost_children: 0, ended: false }
     }
 
     /// Takes one event and says what is to be done.
@@ -206,6 +211,9 @@ impl NodeMachine {
             NodeEvent::Spawn(id) => self.spawn(id, effects),
             NodeEvent::SpawnFailed(id) | NodeEvent::ChildEnded(id) => {
                 self.children.remove(&id);
+            }
+            NodeEvent::ChildLost(id) => {
+                self.lost_children += usize::from(self.children.remove(&id).is_some());
             }
             NodeEvent::Cancel(reason) => self.cancel(reason, effects),
             NodeEvent::CancelChild(id, reason) => {
@@ -348,7 +356,7 @@ impl NodeMachine {
             effects.push(NodeEffect::End(Ending {
                 body: body.clone(),
                 cancel: self.cancel.clone(),
-                unsettled_children: 0,
+                unsettled_children: self.lost_children,
             }));
         }
     }
@@ -808,17 +816,18 @@ impl NodeState {
     }
 
     /// The supervision event of a child: takes the child's ending out of its state and hands it on.
-    fn child_over(&mut self, actor: ActorId, state: Option<NodeState>) -> Option<NodeId> {
+    fn child_over(&mut self, actor: ActorId, state: Option<NodeState>) -> Option<NodeEvent> {
         let id = self.child_ids.remove(&actor)?;
+        let (ending, output) = match state {
+            Some(mut state) => (state.ending.take(), state.output.take()),
+            None => (None, None),
+        };
+        let event = if ending.is_some() { NodeEvent::ChildEnded(id) } else { NodeEvent::ChildLost(id) };
         if let Some(child) = self.children.remove(&id) {
-            let (ending, output) = match state {
-                Some(mut state) => (state.ending.take().unwrap_or_else(Ending::lost), state.output.take()),
-                None => (Ending::lost(), None),
-            };
             // Nobody may be waiting any more.
-            drop(child.ended.send((ending, output)));
+            drop(child.ended.send((ending.unwrap_or_else(Ending::lost), output)));
         }
-        Some(id)
+        Some(event)
     }
 }
 
@@ -898,8 +907,8 @@ impl Actor for NodeActor {
             SupervisionEvent::ActorFailed(cell, _) => state.child_over(cell.get_id(), None),
             _ => None,
         };
-        if let Some(id) = over {
-            state.step(&myself, NodeEvent::ChildEnded(id)).await;
+        if let Some(event) = over {
+            state.step(&myself, event).await;
             state.tell_childless();
         }
         Ok(())

@@ -13,6 +13,7 @@ use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId, ToolName};
 
 use crate::call_result::CallResult;
 use crate::origin::Origin;
+use crate::settlement::sanitise::Sanitiser;
 
 /// One event and where it belongs.
 #[derive(Debug)]
@@ -207,6 +208,45 @@ pub enum EventKind {
     SessionClosed,
 }
 
+impl EventKind {
+    /// Takes secrets and control sequences out of every text that a model or a person wrote.
+    pub(crate) fn clean(&mut self, sanitiser: &Sanitiser) {
+        let clean = |text: &mut String| *text = sanitiser.clean(std::mem::take(text)).0;
+        match self {
+            Self::PermissionDenied { args, reason, .. } => {
+                clean(reason);
+                sanitiser.clean_value(args);
+            }
+            Self::ConfirmationRequired { args, reason, .. } => {
+                clean(reason);
+                sanitiser.clean_value(args);
+            }
+            Self::ConfirmationReceived { reason: Some(text), .. }
+            | Self::ToolOutputDelta { delta: text, .. }
+            | Self::AgentStart { prompt: text, .. }
+            | Self::TextDelta { delta: text }
+            | Self::AgentEnd { text, .. }
+            | Self::Error { message: text, .. }
+            | Self::SubagentStart { description: text, .. }
+            | Self::SubagentEnd { output: text, .. } => clean(text),
+            Self::ToolExecutionStart { args, .. } => {
+                sanitiser.clean_value(args);
+            }
+            // Results are sanitised when they settle; the rest holds no free text.
+            Self::ToolEnd(_)
+            | Self::ToolProposed { .. }
+            | Self::ToolRequestBound { .. }
+            | Self::ConfirmationReceived { reason: None, .. }
+            | Self::ConfirmationTimeout { .. }
+            | Self::BudgetThresholdHit { .. }
+            | Self::TurnStart { .. }
+            | Self::TurnEnd { .. }
+            | Self::SessionOpened { .. }
+            | Self::SessionClosed => {}
+        }
+    }
+}
+
 /// What a model turn or a run used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct TurnUsage {
@@ -250,12 +290,13 @@ impl JournalEvent for Event {
 }
 
 /// An entry as one flat JSON object: `sequence`, `timestamp_ms`, `session_id`, `run_id`, then the event's own
-/// fields, `type` first.
+/// fields, `type` first. No key stands twice: an event about a child run names the child in its own `session_id`.
 #[derive(Debug, Serialize)]
 pub struct EventLine<'a> {
     sequence: u64,
     timestamp_ms: u64,
-    session_id: &'a SessionId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<&'a SessionId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     run_id: Option<&'a RunId>,
     #[serde(flatten)]
@@ -267,9 +308,59 @@ impl<'a> From<&'a Entry<Event>> for EventLine<'a> {
         Self {
             sequence: entry.sequence,
             timestamp_ms: entry.unix_ms,
-            session_id: &entry.event.session,
+            session_id: (!names_a_session(&entry.event.kind)).then_some(&entry.event.session),
             run_id: entry.event.run.as_ref(),
             kind: &entry.event.kind,
+        }
+    }
+}
+
+/// Whether the event has a `session_id` of its own.
+fn names_a_session(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::SubagentStart { .. } | EventKind::SubagentEnd { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use toolwarden_actors::journal::Entry;
+
+    use super::{Event, EventKind, EventLine};
+
+    fn line(kind: EventKind) -> String {
+        let event = Event { root_session: "s".into(), session: "s".into(), run: Some("r".into()), kind };
+        serde_json::to_string(&EventLine::from(&Entry { sequence: 7, unix_ms: 8, event })).unwrap()
+    }
+
+    #[test]
+    fn a_line_is_flat_and_begins_with_its_place() {
+        let line = line(EventKind::TurnStart { turn: 2 });
+        assert_eq!(
+            line,
+            r#"{"sequence":7,"timestamp_ms":8,"session_id":"s","run_id":"r","type":"turn_start","turn":2}"#
+        );
+    }
+
+    #[test]
+    fn no_key_stands_twice_in_a_line() {
+        let start = EventKind::SubagentStart {
+            task_id: "t".into(),
+            session_id: "child".into(),
+            parent_session_id: "s".into(),
+            parent_invocation: "i".into(),
+            agent: "explore".into(),
+            description: "d".into(),
+        };
+        let end = EventKind::SubagentEnd {
+            task_id: "t".into(),
+            session_id: "child".into(),
+            agent: "explore".into(),
+            output: "o".into(),
+            success: true,
+        };
+        for line in [line(start), line(end)] {
+            assert_eq!(line.matches("\"session_id\":").count(), 1, "{line}");
+            assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["session_id"], "child");
         }
     }
 }

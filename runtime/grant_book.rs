@@ -7,7 +7,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use crate::permission::{GrantError, Grants, Judged};
+use crate::permission::Judged;
+use crate::permission::grant::{GrantError, Grants};
 
 /// The grants of one session; a grant is never taken back while the session lives.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ mod nested;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
+use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::Tool;
@@ -44,9 +45,10 @@ use crate::governance::permission::Permitted;
 use crate::governance::recursion::Guarded;
 use crate::governance::schema::WellFormed;
 use crate::governance::skill::Narrowed;
+use crate::guarded_files::GuardedFiles;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
-use crate::proposal::{Passage, Passed, Proposal, Stopped};
+use crate::proposal::{Passage, Passed, Proposal, Stopped, short_name};
 use crate::refusal::Refusal;
 use crate::scope::Scope;
 use crate::settlement::evidence::{Original, attach, evidence};
@@ -76,11 +78,19 @@ pub struct Kernel {
 
 /// A call on its way.
 pub struct LiveCall {
-    node: NodeHandle,
     tool: ToolName,
     root_session: SessionId,
+    reach: Reach,
     /// Set while its tool works.
     started_at_ms: Option<u64>,
+}
+
+/// How a call is cancelled. It exists from its proposal on, and its node a moment later.
+enum Reach {
+    /// Not yet; a cancel that came meanwhile is kept for it.
+    Proposed { cancel: Option<CancelReason> },
+    /// Through its node.
+    Node(NodeHandle),
 }
 
 /// A tool at work.
@@ -97,12 +107,19 @@ pub struct ActiveTool {
 impl Kernel {
     /// A new invocation id, `{prefix}-{tool}-{32 hex digits}`.
     pub fn invocation_id(&self, prefix: &str, tool: &ToolName) -> InvocationId {
-        format!("{prefix}-{tool}-{}", hex_id(&*self.effects.entropy)).into()
+        format!("{prefix}-{}-{}", short_name(tool.clone()), hex_id(&*self.effects.entropy)).into()
     }
 
     /// Starts a call under a node. Dropping what is returned cancels the call; it still gets its ending.
     pub fn invoke(self: &Arc<Self>, under: &NodeHandle, scope: &Arc<Scope>, proposal: Proposal) -> Invocation {
         let (id, tool) = (proposal.id.clone(), proposal.call.tool.clone());
+        let live = LiveCall {
+            tool: tool.clone(),
+            root_session: scope.root_session.clone(),
+            reach: Reach::Proposed { cancel: None },
+            started_at_ms: None,
+        };
+        self.live.insert(id.clone(), live);
         self.tell(
             scope,
             EventKind::ToolProposed {
@@ -114,15 +131,21 @@ impl Kernel {
         );
         let spec = NodeSpec { kind: NodeKind::Invocation, grace: scope.grace_of(tool.as_str()) + SETTLE_ALLOWANCE };
         let (kernel, its_scope) = (Arc::clone(self), Arc::clone(scope));
-        let body = move |node| route(kernel, its_scope, proposal, node);
+        let debts = Arc::new(Debts::default());
+        let lost_debts = Arc::clone(&debts);
+        let told = Arc::clone(&debts);
+        let body = move |node| route(kernel, its_scope, proposal, node, debts);
         let (kernel, its_scope, lost_id, lost_tool) = (Arc::clone(self), Arc::clone(scope), id.clone(), tool.clone());
         let epilogue = move |ending: &Ending| {
             kernel.live.remove(&lost_id);
-            let result = unreturned(&kernel, &its_scope, lost_id, lost_tool, ending);
-            kernel.tell(&its_scope, EventKind::ToolEnd(Arc::new(result)));
+            lost_debts.pay(0, CallHealth::Neutral);
+            let result = Arc::new(unreturned(&kernel, &its_scope, lost_id, lost_tool, ending));
+            if lost_debts.takes_ending(&result) {
+                kernel.tell(&its_scope, EventKind::ToolEnd(result));
+            }
         };
         let waiter = under.spawn_with_epilogue(spec, body, epilogue);
-        Invocation { waiter, kernel: Arc::clone(self), scope: Arc::clone(scope), id, tool }
+        Invocation { waiter, debts: told, kernel: Arc::clone(self), scope: Arc::clone(scope), id, tool }
     }
 
     /// The tools at work now for one top session, the oldest first.
@@ -141,12 +164,18 @@ impl Kernel {
     }
 
     /// Cancels one call of a top session, or all of them; returns whether there was any.
-    pub fn cancel(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
+    pub fn cancel_calls(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
         let mut any = false;
-        for live in &self.live {
-            if live.root_session == *root_session && call.is_none_or(|id| id == live.key()) {
-                live.node.cancel(reason.clone());
-                any = true;
+        for mut live in self.live.iter_mut() {
+            if live.root_session != *root_session || call.is_some_and(|id| id != live.key()) {
+                continue;
+            }
+            any = true;
+            match &mut live.reach {
+                Reach::Proposed { cancel } => {
+                    cancel.get_or_insert_with(|| reason.clone());
+                }
+                Reach::Node(node) => node.cancel(reason.clone()),
             }
         }
         any
@@ -154,7 +183,7 @@ impl Kernel {
 
     /// Writes an event without waiting.
     pub fn tell(&self, scope: &Scope, kind: EventKind) {
-        self.journal.note(event(scope, kind));
+        self.journal.note(self.event(scope, kind));
     }
 
     /// Writes an event and waits until it is stored.
@@ -162,17 +191,20 @@ impl Kernel {
     /// # Errors
     /// [`JournalError`].
     pub async fn write(&self, scope: &Scope, kind: EventKind) -> Result<u64, JournalError> {
-        self.journal.append(event(scope, kind)).await
+        self.journal.append(self.event(scope, kind)).await
     }
-}
 
-fn event(scope: &Scope, kind: EventKind) -> Event {
-    Event { root_session: scope.root_session.clone(), session: scope.session.clone(), run: scope.run.clone(), kind }
+    /// An event with its place; texts and arguments of models and people are sanitised, results already are.
+    fn event(&self, scope: &Scope, mut kind: EventKind) -> Event {
+        kind.clean(&self.sanitiser);
+        Event { root_session: scope.root_session.clone(), session: scope.session.clone(), run: scope.run.clone(), kind }
+    }
 }
 
 /// A call under way: await it for its result. Dropped before that, the call is cancelled.
 pub struct Invocation {
     waiter: Waiter<Arc<CallResult>>,
+    debts: Arc<Debts>,
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     id: InvocationId,
@@ -201,7 +233,8 @@ impl Future for Invocation {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let end = std::task::ready!(Pin::new(&mut self.waiter).poll(cx));
-        Poll::Ready(end.output.unwrap_or_else(|| {
+        // A route that was dropped after it had told its ending is believed: there is one ending, and this is it.
+        Poll::Ready(end.output.or_else(|| self.debts.ending.get().cloned()).unwrap_or_else(|| {
             let (id, tool) = (self.id.clone(), self.tool.clone());
             Arc::new(unreturned(&self.kernel, &self.scope, id, tool, &end.ending))
         }))
@@ -209,11 +242,17 @@ impl Future for Invocation {
 }
 
 /// The route of one call.
-async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node: NodeHandle) -> Arc<CallResult> {
+async fn route(
+    kernel: Arc<Kernel>,
+    scope: Arc<Scope>,
+    proposal: Proposal,
+    node: NodeHandle,
+    debts: Arc<Debts>,
+) -> Arc<CallResult> {
     let cancel = node.cancellation().clone();
-    let live = Live::begin(&kernel, &scope, &proposal, &node);
-    let (passage, outcome, leases) = match govern(&kernel, &scope, proposal, &cancel).await {
-        Ok(admitted) => execute(&kernel, &scope, admitted, &node).await,
+    let live = Live::begin(&kernel, &proposal.id, &node);
+    let (passage, outcome) = match govern(&kernel, &scope, proposal, &cancel).await {
+        Ok(admitted) => execute(&kernel, &scope, admitted, &node, &debts).await,
         Err(stopped) => {
             let Stopped { refusal, passage } = *stopped;
             if refusal.is_denial() {
@@ -227,15 +266,18 @@ async fn route(kernel: Arc<Kernel>, scope: Arc<Scope>, proposal: Proposal, node:
                     },
                 );
             }
-            (passage, refusal.into_outcome(), Leases::default())
+            (passage, refusal.into_outcome())
         }
     };
     let output_bytes = u64::try_from(outcome.output.len()).unwrap_or(u64::MAX);
     let health = health(&outcome);
     let result = Arc::new(settle(&kernel, &scope, passage.id.clone(), passage.tool.clone(), outcome));
-    leases.go_home(output_bytes, health);
+    debts.pay(output_bytes, health);
     drop(live);
-    if let Err(error) = kernel.write(&scope, EventKind::ToolEnd(Arc::clone(&result))).await {
+    // Nothing may be awaited between this and the write, whose message goes out when it is first polled.
+    if !debts.takes_ending(&result) {
+        tracing::warn!(invocation = %passage.id, "a call that was given up on has come to its end after all");
+    } else if let Err(error) = kernel.write(&scope, EventKind::ToolEnd(Arc::clone(&result))).await {
         tracing::warn!(%error, invocation = %passage.id, "an ending is not in the journal");
     }
     result
@@ -246,7 +288,16 @@ async fn govern(kernel: &Kernel, scope: &Scope, proposal: Proposal, cancel: &Can
     let tell = |kind| kernel.tell(scope, kind);
     let guarded = Guarded::judge(proposal, scope)?;
     let well_formed = WellFormed::check(guarded, scope)?;
-    let hooked = Hooked::consult(well_formed, scope, cancel).await?;
+    let hooked = match Hooked::consult(well_formed, scope, cancel).await {
+        Ok(hooked) => hooked,
+        Err(stopped) => {
+            // What a hook denies is bound before it is told, as for every other denial.
+            if stopped.refusal.is_denial() {
+                tell(bound(&stopped.passage));
+            }
+            return Err(stopped);
+        }
+    };
     tell(bound(hooked.passage()));
     let confirmed = match Confirmed::by_trusted_host(hooked) {
         Ok(confirmed) => confirmed,
@@ -274,6 +325,31 @@ fn bound(passage: &Passage) -> EventKind {
     }
 }
 
+/// What a call owes at its end, to be paid by whoever comes to it first: its route, or the epilogue of a route that
+/// was lost. A route that was given up on, because its tool spins, may go on later: it finds nothing to pay.
+#[derive(Default)]
+struct Debts {
+    leases: Mutex<Leases>,
+    ending: OnceLock<Arc<CallResult>>,
+}
+
+impl Debts {
+    fn owe(&self, leases: Leases) {
+        *self.leases.lock().unwrap_or_else(PoisonError::into_inner) = leases;
+    }
+
+    /// Sends the leases home.
+    fn pay(&self, output_bytes: u64, health: CallHealth) {
+        let leases = std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
+        leases.go_home(output_bytes, health);
+    }
+
+    /// Whether the ending is the caller's to tell; true once.
+    fn takes_ending(&self, result: &Arc<CallResult>) -> bool {
+        self.ending.set(Arc::clone(result)).is_ok()
+    }
+}
+
 /// What a call has borrowed.
 #[derive(Default)]
 struct Leases {
@@ -298,21 +374,24 @@ async fn execute(
     scope: &Arc<Scope>,
     admitted: Admitted,
     node: &NodeHandle,
-) -> (Box<Passage>, ToolOutcome, Leases) {
+    debts: &Debts,
+) -> (Box<Passage>, ToolOutcome) {
     let (passage, entry, reservation, permit) = admitted.into_parts();
-    let leases = Leases { reservation: Some(reservation), permit };
+    debts.owe(Leases { reservation: Some(reservation), permit });
     let start = EventKind::ToolExecutionStart {
         id: passage.id.clone(),
         name: passage.tool.clone(),
         args: passage.arguments.clone(),
     };
+    // Before the wait for the journal: the node has taken it by the time the tool begins, so that a tool that never
+    // yields its thread cannot keep its node from counting.
+    if let Some(timeout) = scope.limits.timeout {
+        node.limit(timeout);
+    }
     // No side effect comes before this is stored.
     if kernel.write(scope, start).await.is_err() {
         let refusal = Refusal::NotRunning { tool: passage.tool.clone(), part: "the journal" };
-        return (passage, refusal.into_outcome(), leases);
-    }
-    if let Some(timeout) = scope.limits.timeout {
-        node.limit(timeout);
+        return (passage, refusal.into_outcome());
     }
     if let Some(mut live) = kernel.live.get_mut(&passage.id) {
         live.started_at_ms = Some(kernel.effects.clock.unix_ms());
@@ -323,26 +402,24 @@ async fn execute(
         node.children_settled().await;
     }
     annotate(scope, &passage, &mut outcome).await;
-    (passage, outcome, leases)
+    (passage, outcome)
 }
 
-/// Lists a call as live for as long as its route takes.
+/// Lists a call as live for as long as its route takes; a route that does not begin is taken off by its epilogue.
 struct Live<'a> {
     kernel: &'a Kernel,
     id: InvocationId,
 }
 
 impl<'a> Live<'a> {
-    fn begin(kernel: &'a Kernel, scope: &Scope, proposal: &Proposal, node: &NodeHandle) -> Self {
-        let id = proposal.id.clone();
-        let live = LiveCall {
-            node: node.clone(),
-            tool: proposal.call.tool.clone(),
-            root_session: scope.root_session.clone(),
-            started_at_ms: None,
-        };
-        kernel.live.insert(id.clone(), live);
-        Self { kernel, id }
+    fn begin(kernel: &'a Kernel, id: &InvocationId, node: &NodeHandle) -> Self {
+        if let Some(mut live) = kernel.live.get_mut(id) {
+            let before = std::mem::replace(&mut live.reach, Reach::Node(node.clone()));
+            if let Reach::Proposed { cancel: Some(reason) } = before {
+                node.cancel(reason);
+            }
+        }
+        Self { kernel, id: id.clone() }
     }
 }
 
@@ -370,7 +447,10 @@ async fn run_tool(
     tokio::select! {
         biased;
         returned = &mut call => match returned {
-            Ok(outcome) => outcome,
+            Ok(mut outcome) => {
+                outcome.metadata.values_mut().for_each(|fact| { cut(fact, FACT_DEPTH_MAX); });
+                outcome
+            }
             Err(_panic) => {
                 // Its words may hold anything; they go to the log of the host, not to the model.
                 tracing::error!(tool = %name, invocation = %context.invocation, "a tool panicked");
@@ -400,7 +480,7 @@ fn context(
     ToolContext {
         invocation: passage.id.clone(),
         session: scope.session.clone(),
-        workspace: granted(&scope.workspace, needs.exec, needs.write, node),
+        workspace: granted(scope, passage, needs.exec, needs.write, node),
         seen: Arc::clone(&scope.seen),
         cancel: node.cancellation().clone(),
         clock: Arc::clone(&kernel.effects.clock),
@@ -418,14 +498,20 @@ fn context(
     }
 }
 
-/// The workspace with no more than the tool needs, and every command under the call's own node.
-fn granted(workspace: &Workspace, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+/// The workspace with no more than the tool needs, without files that a policy denies, and with every command
+/// under the call's own node.
+fn granted(scope: &Scope, passage: &Passage, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+    let workspace = &scope.workspace;
     let mut to = workspace.capabilities();
     to.exec &= exec;
+    to.git &= exec;
     to.write &= write;
-    let narrowed = workspace.narrowed(to);
-    match workspace.commands() {
-        Some(commands) if to.exec => {
+    let mut narrowed = workspace.narrowed(to);
+    if !passage.origin.is_trusted() {
+        narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies));
+    }
+    match workspace.commands().or(workspace.git_commands()) {
+        Some(commands) if exec => {
             let port = Arc::clone(&commands.processes);
             narrowed.with_processes(Arc::new(SupervisedProcesses::new(port, node.clone())))
         }
@@ -443,7 +529,7 @@ struct Deltas {
 
 impl Progress for Deltas {
     fn delta(&self, text: &str) {
-        let (delta, _) = self.kernel.sanitiser.clean(text.to_owned());
+        let delta = text.to_owned();
         let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta };
         self.kernel.tell(&self.scope, kind);
     }

@@ -2,7 +2,7 @@
 //!
 //! What holds state stands one floor below, what a tool is two floors below; this floor decides. Modules are
 //! listed ground first, and a module imports only from those above its own line. Embedders start at
-//! [`runtime::Runtime::builder`] and may import [`prelude`].
+//! [`Runtime::builder`] and may import [`prelude`].
 
 pub mod call_result;
 pub mod lanes;
@@ -19,6 +19,7 @@ pub mod permission;
 pub mod refusal;
 
 pub mod grant_book;
+mod guarded_files;
 pub mod proposal;
 pub mod skill_limits;
 
@@ -37,6 +38,8 @@ pub mod session;
 
 mod supervision_tree;
 
-pub mod runtime;
+pub mod embedding;
 
 pub mod prelude;
+
+pub use embedding::Runtime;

@@ -6,17 +6,16 @@
 //!
 //! Must stay true: nothing is allowed that some rule denies; an allow covers all parts of a call, a deny needs one.
 
-mod command;
-mod grant;
+pub mod command;
+pub mod grant;
 mod reach;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use toolwarden_tools::tool::{Lane, Subject};
 
-pub use command::visible_paths;
-pub use grant::{GRANTS_MAX, GrantError, Grants};
-
+use crate::permission::grant::Grants;
 use crate::policy::Decision;
 use crate::policy::compiled::{CompiledPolicy, RuleList};
 use reach::folded;
@@ -150,9 +149,9 @@ fn judge_text(policy: &CompiledPolicy, grants: &Grants, judged: &Judged<'_>, tex
 fn judge_paths(policy: &CompiledPolicy, grants: &Grants, judged: &Judged<'_>, paths: &[String]) -> Verdict {
     let here = [".".to_owned()];
     let paths = if paths.is_empty() { &here } else { paths };
+    let all: Vec<_> = paths.iter().flat_map(|path| spellings(path, judged.resolved)).collect();
     for (list, verdict) in [(policy.deny(), denied as fn(&str, String) -> Verdict), (policy.ask(), asked)] {
-        let spellings = paths.iter().flat_map(|path| spellings(path, judged.resolved));
-        let rule = spellings.filter_map(|path| list.path(judged.tool, judged.lane, &path)).min();
+        let rule = all.iter().filter_map(|path| list.path(judged.tool, judged.lane, path)).min();
         if let Some(rule) = rule {
             return verdict(judged.tool, list.id(rule).to_owned());
         }
@@ -170,12 +169,15 @@ fn judge_paths(policy: &CompiledPolicy, grants: &Grants, judged: &Judged<'_>, pa
     allowed(rules)
 }
 
-/// Every form of a path that a deny looks at: as written, folded, and where it leads.
-fn spellings(path: &str, resolved: &[ResolvedPath]) -> Vec<String> {
+/// Every form of a path that a deny looks at: as written, folded, and where it leads; no form twice.
+fn spellings<'a>(path: &'a str, resolved: &'a [ResolvedPath]) -> Vec<Cow<'a, str>> {
     let leads_to = resolved.iter().filter(|entry| entry.requested == path).map(|entry| folded(&entry.resolved));
-    let mut spellings = vec![path.to_owned(), folded(path)];
-    spellings.extend(leads_to);
-    spellings.dedup();
+    let mut spellings = vec![Cow::Borrowed(path)];
+    for spelling in [folded(path)].into_iter().chain(leads_to) {
+        if !spellings.contains(&spelling) {
+            spellings.push(spelling);
+        }
+    }
     spellings
 }
 
@@ -191,7 +193,7 @@ fn path_allowed(
     if let Some(rule) = allow.whole(tool, lane) {
         return Some(allow.id(rule).to_owned());
     }
-    let mut leads_to: Vec<String> =
+    let mut leads_to: Vec<Cow<'_, str>> =
         judged.resolved.iter().filter(|entry| entry.requested == path).map(|entry| folded(&entry.resolved)).collect();
     if leads_to.is_empty() {
         leads_to.push(folded(path));
@@ -232,4 +234,4 @@ fn by_default(default: Decision, why: impl FnOnce() -> String) -> Verdict {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

@@ -11,9 +11,9 @@ pub use toolwarden_tools::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpe
 pub use toolwarden_tools::workspace::WorkspaceCapabilities;
 
 pub use crate::call_result::CallResult;
+pub use crate::embedding::Runtime;
 pub use crate::event::{Event, EventKind};
 pub use crate::policy::PermissionPolicy;
 pub use crate::run::{RunLimits, RunOutcome, RunStatus};
-pub use crate::runtime::Runtime;
 pub use crate::scope::Confirming;
 pub use crate::session::{CancelTarget, Session, SessionError};

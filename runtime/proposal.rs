@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::ids::{InvocationId, ToolName};
-use toolwarden_tools::registry::Registered;
+use toolwarden_tools::json_depth::{JSON_DEPTH_MAX, cut};
+use toolwarden_tools::registry::{Registered, TOOL_NAME_BYTES_MAX};
 
 use crate::origin::Origin;
 use crate::refusal::Refusal;
@@ -23,6 +24,26 @@ pub struct Proposal {
     pub ancestry: Vec<ToolName>,
     /// Which tool, with what. Arguments that are `null` count as an empty object.
     pub call: ToolCall,
+}
+
+impl Proposal {
+    /// A call that nothing is known of yet. Arguments that are nested too deep are cut one level below what the
+    /// schema stage takes, so that it refuses them and nothing before it overflows; a name that no tool can have is
+    /// cut too, so that ids and messages stay short.
+    pub fn new(id: InvocationId, origin: Origin, ancestry: Vec<ToolName>, mut call: ToolCall) -> Self {
+        cut(&mut call.arguments, JSON_DEPTH_MAX);
+        call.tool = short_name(call.tool);
+        Self { id, parent: None, origin, ancestry, call }
+    }
+}
+
+/// The name, or its beginning and a sign when it is longer than any tool's.
+pub fn short_name(tool: ToolName) -> ToolName {
+    if tool.as_str().len() <= TOOL_NAME_BYTES_MAX {
+        return tool;
+    }
+    let end = tool.as_str().floor_char_boundary(TOOL_NAME_BYTES_MAX);
+    format!("{}…", &tool.as_str()[..end]).into()
 }
 
 /// A proposal on its way through the route; the stages hand it on, each in a value of its own kind.

@@ -407,21 +407,16 @@ impl Loop<'_> {
 
     fn bears_company(&self, call: &ModelCall) -> bool {
         let CallArguments::Parsed(arguments) = &call.arguments else { return false };
-        self.scope.registry.get(call.tool.as_str()).is_some_and(|entry| {
-            entry.schema.check(arguments).is_ok() && entry.tool.capabilities(arguments).allows_parallel_batch()
-        })
+        let entry = self.scope.registry.get(call.tool.as_str());
+        entry.and_then(|entry| entry.capabilities(arguments)).is_some_and(|could| could.allows_parallel_batch())
     }
 
     async fn run_together(&mut self, calls: Vec<ModelCall>, results: &mut Vec<ToolResult>) {
         let invocations = calls.iter().map(|call| {
             let arguments = call.arguments.for_request();
-            let proposal = Proposal {
-                id: self.kernel.invocation_id("call", &call.tool),
-                parent: None,
-                origin: Origin::Agent,
-                ancestry: self.scope.ancestry.clone(),
-                call: ToolCall { tool: call.tool.clone(), arguments },
-            };
+            let id = self.kernel.invocation_id("call", &call.tool);
+            let call = ToolCall { tool: call.tool.clone(), arguments };
+            let proposal = Proposal::new(id, Origin::Agent, self.scope.ancestry.clone(), call);
             self.kernel.invoke(self.node, self.scope, proposal)
         });
         for (call, result) in calls.iter().zip(join_all(invocations).await) {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dashmap::DashMap;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use serde_json::{Value, json};
@@ -16,11 +17,12 @@ use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::journal::{JournalError, Reader, Reading};
 use toolwarden_actors::node::{BodyEnd, Ending, NodeHandle, NodeKind, NodeSpec};
 use toolwarden_actors::open_questions::{PendingQuestion, Reply};
-use toolwarden_tools::cancellation::CancelReason;
+use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
+use toolwarden_tools::tool::ToolSpec;
 
 use crate::agent::Agent;
 use crate::call_result::CallResult;
@@ -51,6 +53,7 @@ struct SessionShared {
     scope: Arc<Scope>,
     node: NodeHandle,
     runs: mpsc::Sender<RunRequest>,
+    asked: AskedRuns,
     ended: Shared<BoxFuture<'static, ()>>,
 }
 
@@ -90,6 +93,24 @@ struct RunRequest {
     run: RunId,
     prompt: String,
     reply: oneshot::Sender<RunOutcome>,
+    /// Given when the run is to end, also while it waits for its turn.
+    cancel: Cancellation,
+    listed: ListedRun,
+}
+
+/// The runs of a session that have not ended, waiting ones too; order reaches nothing.
+type AskedRuns = Arc<DashMap<RunId, Cancellation>>;
+
+/// Keeps a run listed until it is answered or dropped.
+struct ListedRun {
+    asked: AskedRuns,
+    run: RunId,
+}
+
+impl Drop for ListedRun {
+    fn drop(&mut self) {
+        self.asked.remove(&self.run);
+    }
 }
 
 /// What to cancel in a session.
@@ -97,7 +118,9 @@ struct RunRequest {
 pub enum CancelTarget {
     /// One call.
     Call(InvocationId),
-    /// Everything that runs now; the session stays open.
+    /// The runs there are, those that wait for their turn too, with all their calls.
+    Run,
+    /// Every run and every call of the host's own. The session stays open.
     Everything,
 }
 
@@ -116,7 +139,8 @@ impl Session {
         let waiter = sessions.spawn(spec, move |node| live(its_kernel, its_scope, plan, node, requests, opened));
         let ended = waiter.map(|_end| ()).boxed().shared();
         let node = opens.await.map_err(|_| SessionError::NotRunning)??;
-        Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, ended }) })
+        let asked = AskedRuns::default();
+        Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, asked, ended }) })
     }
 
     /// The session's id.
@@ -149,17 +173,12 @@ impl Session {
         arguments: Value,
     ) -> Result<Arc<CallResult>, SessionError> {
         let shared = &self.shared;
+        let tool = ToolName::from(name);
+        let id = shared.kernel.invocation_id(prefix, &tool);
+        let proposal = Proposal::new(id, origin, Vec::new(), ToolCall { tool, arguments });
         if shared.node.cancellation().is_cancelled() {
             return Err(SessionError::Closed);
         }
-        let tool = ToolName::from(name);
-        let proposal = Proposal {
-            id: shared.kernel.invocation_id(prefix, &tool),
-            parent: None,
-            origin,
-            ancestry: Vec::new(),
-            call: ToolCall { tool, arguments },
-        };
         Ok(shared.kernel.invoke(&shared.node, &shared.scope, proposal).await)
     }
 
@@ -184,7 +203,10 @@ impl Session {
 
     fn start_run(&self, prompt: &str) -> Result<oneshot::Receiver<RunOutcome>, SessionError> {
         let (reply, answer) = oneshot::channel();
-        let request = RunRequest { run: run_id(&self.shared.kernel), prompt: prompt.to_owned(), reply };
+        let (run, cancel) = (run_id(&self.shared.kernel), Cancellation::new());
+        self.shared.asked.insert(run.clone(), cancel.clone());
+        let listed = ListedRun { asked: Arc::clone(&self.shared.asked), run: run.clone() };
+        let request = RunRequest { run, prompt: prompt.to_owned(), reply, cancel, listed };
         self.shared.runs.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SessionError::Busy,
             mpsc::error::TrySendError::Closed(_) => SessionError::Closed,
@@ -210,6 +232,11 @@ impl Session {
         self.shared.scope.registry.definitions()
     }
 
+    /// The descriptions of all tools, hidden ones too, sorted by name.
+    pub fn tool_specs(&self) -> impl Iterator<Item = &ToolSpec> {
+        self.shared.scope.registry.iter().map(|entry| entry.tool.spec())
+    }
+
     /// The tools at work now, the oldest first.
     pub fn active_tools(&self) -> Vec<ActiveTool> {
         self.shared.kernel.active_tools(&self.shared.scope.root_session)
@@ -217,7 +244,20 @@ impl Session {
 
     /// Cancels what is named; returns whether there was anything to cancel. The calls still get their endings.
     pub fn cancel(&self, target: &CancelTarget, reason: &CancelReason) -> bool {
-        self.shared.kernel.cancel(&self.shared.scope.root_session, target_call(target), reason)
+        let (kernel, session) = (&self.shared.kernel, &self.shared.scope.root_session);
+        let mut any = false;
+        // The runs first, or a model would be asked what to do about its cancelled calls.
+        if matches!(target, CancelTarget::Run | CancelTarget::Everything) {
+            for run in self.shared.asked.iter() {
+                run.cancel(reason.clone());
+                any = true;
+            }
+        }
+        match target {
+            CancelTarget::Call(id) => kernel.cancel_calls(session, Some(id), reason),
+            CancelTarget::Run => any,
+            CancelTarget::Everything => kernel.cancel_calls(session, None, reason) || any,
+        }
     }
 
     /// The questions that wait for a person, in the order they were asked.
@@ -229,8 +269,14 @@ impl Session {
         self.shared.kernel.confirmations.pending(session).await.map_err(|_| SessionError::NotRunning)
     }
 
-    /// Answers a question; false when it is not open or asked about something else than `digest`.
+    /// Answers a question of this session or its children; false when none is open about this call, or about
+    /// something else than `digest`.
     pub async fn confirm(&self, call: InvocationId, digest: Option<Digest>, reply: Reply) -> bool {
+        let pending = self.pending_confirmations().await.unwrap_or_default();
+        // Whoever holds a session answers for it alone.
+        if !pending.iter().any(|question| question.id == call) {
+            return false;
+        }
         self.shared.kernel.confirmations.answer(call, digest, reply).await
     }
 
@@ -310,6 +356,14 @@ impl Session {
         Ok(self.done("bash", json!({ "command": command })).await?.output.clone())
     }
 
+    /// What the `git` tool answers to these arguments, such as `{"command": "status"}`.
+    ///
+    /// # Errors
+    /// [`SessionError::Failed`].
+    pub async fn git(&self, arguments: Value) -> Result<Arc<CallResult>, SessionError> {
+        self.done("git", arguments).await
+    }
+
     /// Writes a whole file.
     ///
     /// # Errors
@@ -337,13 +391,6 @@ impl Session {
     async fn done(&self, tool: &str, arguments: Value) -> Result<Arc<CallResult>, SessionError> {
         let result = self.tool(tool, arguments).await?;
         if result.is_success() { Ok(result) } else { Err(SessionError::Failed(Box::new(CallResult::clone(&result)))) }
-    }
-}
-
-fn target_call(target: &CancelTarget) -> Option<&InvocationId> {
-    match target {
-        CancelTarget::Call(id) => Some(id),
-        CancelTarget::Everything => None,
     }
 }
 
@@ -427,8 +474,14 @@ async fn answer(
     conversation: &mut Vec<Message>,
     request: RunRequest,
 ) {
-    let RunRequest { run, prompt, mut reply } = request;
+    let RunRequest { run, prompt, mut reply, cancel, listed } = request;
     if reply.is_closed() {
+        return;
+    }
+    if let Some(reason) = cancel.reason() {
+        drop(listed);
+        // Whoever asked may be gone.
+        drop(reply.send(unanswered(run, scope, RunStatus::Cancelled { reason: reason.clone() })));
         return;
     }
     let run_scope = Arc::new(Scope { run: Some(run.clone()), ..Scope::clone(scope) });
@@ -458,6 +511,10 @@ async fn answer(
     let end = tokio::select! {
         biased;
         end = &mut waiter => end,
+        reason = cancel.cancelled() => {
+            waiter.cancel(reason);
+            waiter.await
+        }
         () = reply.closed() => {
             waiter.cancel(CancelReason::CallerGone);
             waiter.await
@@ -470,18 +527,25 @@ async fn answer(
             answer_interrupted_calls(conversation);
             outcome
         }
-        None => RunOutcome {
-            run,
-            session: scope.session.clone(),
-            status: lost_status(&end.ending),
-            text: String::new(),
-            usage: TurnUsage::default(),
-            turns: 0,
-            source_anchors: Vec::new(),
-        },
+        None => unanswered(run, scope, lost_status(&end.ending)),
     };
+    // Before the answer: whoever has that finds nothing more to cancel.
+    drop(listed);
     // Whoever asked may be gone.
     drop(reply.send(outcome));
+}
+
+/// The outcome of a run that gave nothing back.
+fn unanswered(run: RunId, scope: &Scope, status: RunStatus) -> RunOutcome {
+    RunOutcome {
+        run,
+        session: scope.session.clone(),
+        status,
+        text: String::new(),
+        usage: TurnUsage::default(),
+        turns: 0,
+        source_anchors: Vec::new(),
+    }
 }
 
 fn lost_status(ending: &Ending) -> RunStatus {

@@ -18,14 +18,14 @@ mod bash_parser;
 mod extent;
 mod openers;
 mod syntax_tree;
-mod word;
+pub mod word;
 mod wrapper;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use word::Word;
+use crate::shell::word::Word;
 
 /// Longest command line that is read, in bytes.
 pub const COMMAND_BYTES_MAX: usize = 16 * 1024;
@@ -35,6 +35,9 @@ pub const NESTING_LEVELS_MAX: usize = 32;
 
 /// Most texts (substitutions, `sh -c` arguments) that are parsed for one command line.
 pub const TEXTS_MAX: usize = 256;
+
+/// Most bytes of such texts together.
+pub const TEXT_BYTES_MAX: usize = 4 * COMMAND_BYTES_MAX;
 
 /// Most simple commands that are kept of one command line.
 pub const COMMANDS_MAX: usize = 4096;
@@ -187,13 +190,13 @@ impl CommandLine {
             return Self::doubtful(Doubt::TooDeep);
         }
         if openers::fit_any_stack(text) {
-            return guarded(text);
+            return Reader::default().read(text);
         }
         let owned = text.to_owned();
         std::thread::Builder::new()
             .name("bash-parser".to_owned())
             .stack_size(PARSER_STACK_BYTES)
-            .spawn(move || guarded(&owned))
+            .spawn(move || Reader::default().read(&owned))
             .ok()
             .and_then(|thread| thread.join().ok())
             .unwrap_or_else(|| Self::doubtful(Doubt::Unreadable))
@@ -220,10 +223,10 @@ impl CommandLine {
     }
 }
 
-/// The parsers are not ours: a panic in one of them must not end the caller.
-fn guarded(text: &str) -> CommandLine {
-    catch_unwind(AssertUnwindSafe(|| Reader::default().read(text)))
-        .unwrap_or_else(|_| CommandLine::doubtful(Doubt::Unreadable))
+/// The first opinion. That parser panics on some here-documents inside substitutions; it is not ours, so such a
+/// panic is one more way of refusing the text.
+fn first_opinion(text: &str) -> Result<Found, Doubt> {
+    catch_unwind(AssertUnwindSafe(|| bash_parser::read(text))).unwrap_or(Err(Doubt::Unreadable))
 }
 
 /// What one parser finds in one text.
@@ -251,6 +254,7 @@ struct Reader {
     pending: VecDeque<Pending>,
     kept: BTreeSet<SimpleCommand>,
     texts: usize,
+    text_bytes: usize,
 }
 
 impl Reader {
@@ -275,17 +279,21 @@ impl Reader {
         let mut refused = false;
         while let Some(Pending { text, depth, fresh }) = texts.pop_front() {
             self.texts += 1;
-            if self.texts > TEXTS_MAX || depth > NESTING_LEVELS_MAX {
+            self.text_bytes += text.len();
+            if self.texts > TEXTS_MAX || self.text_bytes > TEXT_BYTES_MAX || depth > NESTING_LEVELS_MAX {
                 self.line.add_doubt(Doubt::TooDeep);
                 break;
             }
             if text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t')) {
                 self.line.add_doubt(Doubt::ControlCharacter);
             }
+            if openers::may_hide_behind_a_comment(&text) {
+                self.line.add_doubt(Doubt::Unreadable);
+            }
             if fresh {
                 second = syntax_tree::read(&text);
             }
-            match bash_parser::read(&text) {
+            match first_opinion(&text) {
                 Ok(found) => {
                     commands.extend(found.commands);
                     self.line.redirections.extend(found.redirections);
@@ -352,3 +360,6 @@ fn overlooked(first: &[SimpleCommand], second: Vec<SimpleCommand>) -> Vec<Simple
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,8 @@
 
 use toolwarden_tools::tool::Lane;
 
-use crate::permission::{Grants, Judged, Verdict, judge_with};
+use crate::permission::grant::Grants;
+use crate::permission::{Judged, Verdict, judge_with};
 use crate::policy::compiled::{CompileError, CompiledPolicy};
 use crate::policy::{Decision, PermissionPolicy, Rule};
 

@@ -12,6 +12,7 @@ use toolwarden_actors::journal::{self, JournalSink};
 use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec, Tree, shut_down, spawn_root};
 use toolwarden_actors::supervision::{Strategy, SupervisorFlags};
 use toolwarden_actors::supervisor::{self, SupervisorRef, SupervisorSpec};
+use toolwarden_tools::cancellation::CancelReason;
 
 use crate::event::Event;
 use crate::kernel::Kernel;
@@ -57,6 +58,13 @@ impl SupervisionTree {
         self.nodes.live_nodes()
     }
 
+    /// Tells every session, and all that is in it, to end without grace; returns at once.
+    pub(crate) fn kill_sessions(&self) {
+        if let Some(sessions) = self.sessions() {
+            sessions.kill(CancelReason::Shutdown);
+        }
+    }
+
     /// Stops everything, top first, and waits for it.
     pub(crate) async fn shut_down(&self) {
         if let Err(error) = self.root.shutdown(SESSIONS_SHUTDOWN + Duration::from_secs(10)).await {
@@ -74,6 +82,7 @@ fn journal_spec(kernel: &Arc<Kernel>, make_sink: MakeSink) -> ChildSpec {
             Ok(journal::start(&kernel.journal, supervisor, clock, sink).await?)
         }
     })
+    .asked_by(journal::shut_down)
 }
 
 fn ledger_spec(kernel: &Arc<Kernel>) -> ChildSpec {

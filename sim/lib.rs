@@ -1,1 +1,27 @@
-//! placeholder
+//! The real tree in a pretended world: the machines of `toolwarden-actors` under a scheduler of our own.
+//!
+//! Everything that decides in toolwarden is a machine without I/O. Here the machines are mounted a second time, on a
+//! schedule that keeps order between two actors and nothing else, in virtual time, with bodies that are as rude as
+//! real tools and with faults at any moment. Every decision of a run is a number drawn from its seed: the list of
+//! these numbers replays the run and shrinks to the few that matter. Checkers watch what happens, one promise each.
+//!
+//! Found bugs stand in `FOUND.md`, with the tests that keep them fixed.
+
+pub mod seed;
+pub mod shrink;
+
+pub mod happening;
+pub mod remains;
+pub mod schedule;
+pub mod script;
+
+pub mod message;
+
+pub mod tamper;
+
+pub mod checkers;
+
+pub mod tree;
+
+#[cfg(test)]
+mod sweep;

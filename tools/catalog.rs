@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::builtin::{bash, batch, edit, ls, read, search, task, write};
+use crate::builtin::{bash, batch, edit, git, ls, read, search, task, write};
 use crate::tool::Tool;
 use crate::workspace::WorkspaceCapabilities;
 
@@ -22,7 +22,7 @@ pub struct CatalogOptions {
 
 /// The built-in tools of a workspace with these capabilities, in a fixed order.
 pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOptions) -> Vec<Arc<dyn Tool>> {
-    let WorkspaceCapabilities { read, write, exec, search } = capabilities;
+    let WorkspaceCapabilities { read, write, exec, search, git } = capabilities;
     let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
     if read {
         tools.extend([read::tool(), ls::tool()]);
@@ -34,7 +34,10 @@ pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOption
         tools.push(edit::tool());
     }
     if exec {
-        tools.push(Arc::new(bash::BashTool::new(options.environment)));
+        tools.push(Arc::new(bash::BashTool::new(options.environment.clone())));
+    }
+    if git {
+        tools.push(Arc::new(git::GitTool::new(options.environment)));
     }
     if search {
         tools.push(search::tool());
@@ -60,7 +63,7 @@ mod tests {
     }
 
     fn names(read: bool, write: bool, exec: bool, search: bool) -> Vec<String> {
-        let capabilities = WorkspaceCapabilities { read, write, exec, search };
+        let capabilities = WorkspaceCapabilities { read, write, exec, search, git: false };
         registry(capabilities).names().map(ToString::to_string).collect()
     }
 
@@ -73,6 +76,9 @@ mod tests {
         assert_eq!(names(true, true, false, false), ["batch", "edit", "ls", "read", "task", "write"]);
         assert_eq!(names(false, false, true, false), ["bash", "batch", "task"]);
         assert_eq!(names(false, false, false, false), ["batch", "task"]);
+        let git = WorkspaceCapabilities { git: true, ..WorkspaceCapabilities::read_only() };
+        let names: Vec<String> = registry(git).names().map(ToString::to_string).collect();
+        assert_eq!(names, ["batch", "git", "ls", "read", "search", "task"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 pub mod cancellation;
 pub mod digest;
 pub mod ids;
+pub mod json_depth;
 pub mod pagination;
 pub mod screen_text;
 pub mod text;

@@ -4,11 +4,13 @@
 //! appear, change or go.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use serde_json::Value;
 use thiserror::Error;
 
-use crate::declaration::ToolDefinition;
+use crate::declaration::{Capabilities, ToolDefinition};
 use crate::ids::ToolName;
 use crate::schema::{Schema, SchemaCache, SchemaError};
 use crate::tool::Tool;
@@ -24,6 +26,17 @@ pub struct Registered {
     pub schema: Arc<Schema>,
     /// Whether it is one of this project's own tools: only those pass a host's trust on to the calls they make.
     pub builtin: bool,
+}
+
+impl Registered {
+    /// What a call could do, as its tool declares it; none when the arguments do not fit. A tool that breaks over
+    /// the question promises nothing.
+    pub fn capabilities(&self, arguments: &Value) -> Option<Capabilities> {
+        // Arguments that do not fit are refused by the route; a tool is asked about fitting ones only.
+        self.schema.check(arguments).ok()?;
+        let asked = catch_unwind(AssertUnwindSafe(|| self.tool.capabilities(arguments)));
+        Some(asked.unwrap_or_else(|_panic| Capabilities::conservative()))
+    }
 }
 
 /// Tools by name.

@@ -12,12 +12,10 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::digest::Digest;
+use crate::json_depth::{JSON_DEPTH_MAX, deeper_than};
 
 /// Largest schema that is compiled, in bytes of its JSON text.
 pub const SCHEMA_BYTES_MAX: usize = 256 * 1024;
-/// Deepest nesting of a schema or of arguments that is looked at: the validator recurses, and a worker's stack
-/// is 2 MiB.
-pub const JSON_DEPTH_MAX: usize = 128;
 /// Most faults named for one call.
 pub const FAULTS_MAX: usize = 8;
 /// Longest explanation, in bytes.
@@ -72,11 +70,12 @@ impl Schema {
     /// # Errors
     /// The explanation.
     pub fn check(&self, arguments: &Value) -> Result<(), String> {
-        if self.validator.is_valid(arguments) && !deeper_than(arguments, JSON_DEPTH_MAX) {
-            return Ok(());
-        }
+        // First, because the validator recurses.
         if deeper_than(arguments, JSON_DEPTH_MAX) {
             return Err(format!("$: nested deeper than {JSON_DEPTH_MAX} levels"));
+        }
+        if self.validator.is_valid(arguments) {
+            return Ok(());
         }
         let mut faults = Vec::new();
         for error in self.validator.iter_errors(arguments) {
@@ -144,22 +143,6 @@ fn clip(text: &str, bytes_max: usize) -> String {
     }
     let end = text.floor_char_boundary(bytes_max.saturating_sub('…'.len_utf8()));
     format!("{}…", &text[..end])
-}
-
-/// Whether a value is nested deeper than `levels`; itself not recursive.
-pub fn deeper_than(value: &Value, levels: usize) -> bool {
-    let mut open = vec![(value, 1_usize)];
-    while let Some((value, depth)) = open.pop() {
-        if depth > levels {
-            return true;
-        }
-        match value {
-            Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
-            Value::Object(map) => open.extend(map.values().map(|item| (item, depth + 1))),
-            _ => {}
-        }
-    }
-    false
 }
 
 /// Compiled schemas by the digest of their text; order reaches nothing.

@@ -1,10 +1,12 @@
 //! A workspace: where tools work, what may be done there, and who provides it.
 //!
 //! A capability without its provider is never honoured: asking for `exec` without a command runner gives a
-//! workspace without `exec`.
+//! workspace without `exec`. Nor does a provider go beyond the capabilities: without `write` the files cannot be
+//! written, without `exec` there is no command runner.
 
 mod beneath;
 mod leftover;
+mod read_only;
 mod replacement;
 
 pub mod local;
@@ -15,6 +17,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use self::read_only::ReadOnlyFiles;
 use crate::effects::files::Files;
 use crate::effects::processes::Processes;
 
@@ -29,17 +32,19 @@ pub struct WorkspaceCapabilities {
     pub exec: bool,
     /// Files may be searched.
     pub search: bool,
+    /// The repository may be looked at and changed; needs a command runner, but not that commands may be run.
+    pub git: bool,
 }
 
 impl WorkspaceCapabilities {
     /// Everything.
     pub fn local_default() -> Self {
-        Self { read: true, write: true, exec: true, search: true }
+        Self { read: true, write: true, exec: true, search: true, git: true }
     }
 
     /// Reading and searching alone.
     pub fn read_only() -> Self {
-        Self { read: true, write: false, exec: false, search: true }
+        Self { read: true, write: false, exec: false, search: true, git: false }
     }
 }
 
@@ -69,8 +74,10 @@ impl Workspace {
         files: Arc<dyn Files>,
         commands: Option<Commands>,
     ) -> Self {
-        let capabilities = WorkspaceCapabilities { exec: wanted.exec && commands.is_some(), ..wanted };
-        let commands = commands.filter(|_| capabilities.exec);
+        let runs = commands.is_some();
+        let capabilities = WorkspaceCapabilities { exec: wanted.exec && runs, git: wanted.git && runs, ..wanted };
+        let commands = commands.filter(|_| capabilities.exec || capabilities.git);
+        let files: Arc<dyn Files> = if capabilities.write { files } else { Arc::new(ReadOnlyFiles(files)) };
         Self { display_root: display_root.into(), capabilities, files, commands }
     }
 
@@ -89,9 +96,14 @@ impl Workspace {
         &self.files
     }
 
-    /// Its command runner, when it has one.
+    /// Its command runner, when commands may be run.
     pub fn commands(&self) -> Option<&Commands> {
-        self.commands.as_ref()
+        self.commands.as_ref().filter(|_| self.capabilities.exec)
+    }
+
+    /// Its command runner for git and nothing else, when the repository may be used.
+    pub fn git_commands(&self) -> Option<&Commands> {
+        self.commands.as_ref().filter(|_| self.capabilities.git)
     }
 
     /// The same workspace with another command runner in front of the folder (the runtime puts every command
@@ -100,6 +112,12 @@ impl Workspace {
     pub fn with_processes(&self, processes: Arc<dyn Processes>) -> Self {
         let commands = self.commands.as_ref().map(|now| Commands { processes, folder: now.folder.clone() });
         Self { commands, ..self.clone() }
+    }
+
+    /// The same workspace with another port in front of its files (the runtime guards files by policy this way).
+    #[must_use]
+    pub fn with_files(&self, files: Arc<dyn Files>) -> Self {
+        Self { files, ..self.clone() }
     }
 
     /// The same workspace with fewer capabilities; none can be added.
@@ -111,8 +129,44 @@ impl Workspace {
             write: now.write && to.write,
             exec: now.exec && to.exec,
             search: now.search && to.search,
+            git: now.git && to.git,
         };
-        let commands = self.commands.clone().filter(|_| capabilities.exec);
-        Self { capabilities, commands, ..self.clone() }
+        let commands = self.commands.clone().filter(|_| capabilities.exec || capabilities.git);
+        let files: Arc<dyn Files> = match now.write && !capabilities.write {
+            true => Arc::new(ReadOnlyFiles(Arc::clone(&self.files))),
+            false => Arc::clone(&self.files),
+        };
+        Self { capabilities, commands, files, display_root: Arc::clone(&self.display_root) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Workspace, WorkspaceCapabilities, local};
+    use crate::effects::processes::system::SystemProcesses;
+
+    fn workspace(wanted: WorkspaceCapabilities, runs: bool) -> Workspace {
+        let folder = tempfile::tempdir().unwrap();
+        local::open(folder.path(), wanted, runs.then(|| std::sync::Arc::new(SystemProcesses) as _)).unwrap()
+    }
+
+    #[test]
+    fn a_flag_without_its_provider_is_not_honoured() {
+        let all = WorkspaceCapabilities::local_default();
+        let without = workspace(all, false);
+        let expected = WorkspaceCapabilities { exec: false, git: false, ..all };
+        assert_eq!(without.capabilities(), expected);
+        assert!(without.commands().is_none() && without.git_commands().is_none());
+        assert_eq!(workspace(all, true).capabilities(), all);
+    }
+
+    #[test]
+    fn git_does_not_need_that_commands_may_be_run_and_does_not_allow_it() {
+        let all = WorkspaceCapabilities::local_default();
+        let git = workspace(WorkspaceCapabilities { exec: false, ..all }, true);
+        assert!(git.commands().is_none() && git.git_commands().is_some());
+        let shell = workspace(all, true).narrowed(WorkspaceCapabilities { git: false, ..all });
+        assert!(shell.commands().is_some() && shell.git_commands().is_none());
+        assert!(git.narrowed(WorkspaceCapabilities::read_only()).git_commands().is_none());
     }
 }

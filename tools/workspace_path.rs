@@ -39,6 +39,12 @@ pub enum PathError {
     /// It holds a NUL.
     #[error("the path holds a NUL byte")]
     Nul,
+    /// It is a URL.
+    #[error("{path} is a URL; give the path alone, from the workspace on")]
+    Url {
+        /// As it was written.
+        path: String,
+    },
     /// A C-quoted form that does not end or holds an unknown escape.
     #[error("{path} is not a well-formed quoted path")]
     Quoting {
@@ -64,6 +70,10 @@ impl WorkspacePath {
         }
         if text.len() > PATH_BYTES_MAX {
             return Err(PathError::TooLong { bytes: text.len() });
+        }
+        // Taken as names it would make a folder called "file:".
+        if text.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("file://")) {
+            return Err(PathError::Url { path: text.to_owned() });
         }
         let unquoted = if text.len() > 1 && text.starts_with('"') && text.ends_with('"') {
             unquote(&text[1..text.len() - 1]).ok_or_else(|| PathError::Quoting { path: text.to_owned() })?

@@ -109,6 +109,22 @@ fn a_child_that_never_answers_is_killed_at_the_backstop() {
     assert_eq!(effects, [ending(BodyEnd::Returned, Some(CancelReason::Requested))]);
 }
 
+// Found by the simulation: the ending said that all was settled, while what was below a dead child still lived.
+#[test]
+fn a_child_that_died_without_an_ending_is_counted_as_unsettled() {
+    let mut machine = started();
+    for child in 1..=3 {
+        step(&mut machine, NodeEvent::Spawn(NodeId(child)));
+    }
+    assert_eq!(step(&mut machine, NodeEvent::ChildLost(NodeId(1))), []);
+    // Told twice, or of a child that is not there: counted once.
+    assert_eq!(step(&mut machine, NodeEvent::ChildLost(NodeId(1))), []);
+    assert_eq!(step(&mut machine, NodeEvent::ChildEnded(NodeId(2))), []);
+    step(&mut machine, NodeEvent::BodyEnded(BodyEnd::Returned));
+    let ending = Ending { body: BodyEnd::Returned, cancel: None, unsettled_children: 2 };
+    assert_eq!(step(&mut machine, NodeEvent::ChildLost(NodeId(3))), [NodeEffect::End(ending)]);
+}
+
 #[test]
 fn a_kill_leaves_no_grace() {
     let mut machine = started();
@@ -290,6 +306,23 @@ async fn cleaning_up_takes_one_span_not_one_a_level() {
     top.cancel(CancelReason::Requested);
     top.await;
     assert!(began_at.elapsed() < clean_up * 2, "{:?}", began_at.elapsed());
+    close(&tree, &root, &cell).await;
+}
+
+#[tokio::test]
+async fn an_ending_says_that_a_child_s_actor_died_without_one() {
+    let (tree, root, cell) = root().await;
+    let waiter = root.spawn(SPEC, |node| async move {
+        let child = node.spawn(SPEC, |child| async move {
+            // What a bug in the node would do to it.
+            child.actor.kill();
+            std::future::pending::<()>().await;
+        });
+        child.await.ending.body
+    });
+    let end = waiter.await;
+    assert_eq!(end.output, Some(BodyEnd::Lost));
+    assert_eq!(end.ending, Ending { body: BodyEnd::Returned, cancel: None, unsettled_children: 1 });
     close(&tree, &root, &cell).await;
 }
 

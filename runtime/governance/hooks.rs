@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use serde_json::{Map, Value};
 use toolwarden_tools::cancellation::Cancellation;
+use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::ToolOutcome;
 use toolwarden_tools::registry::Registered;
 
@@ -31,7 +32,9 @@ impl Hooked {
     pub(crate) async fn consult(well_formed: WellFormed, scope: &Scope, cancel: &Cancellation) -> Passed<Self> {
         let mut current = well_formed;
         for hook in &scope.hooks {
-            let asked = AssertUnwindSafe(hook.before(hooked(scope, current.passage()))).catch_unwind();
+            // A hook may break at once as well as while it is awaited.
+            let asked = async { hook.before(hooked(scope, current.passage())).await };
+            let asked = AssertUnwindSafe(asked).catch_unwind();
             let verdict = tokio::select! {
                 biased;
                 reason = cancel.cancelled() => Err(reason),
@@ -80,8 +83,12 @@ pub(crate) async fn annotate(scope: &Scope, passage: &Passage, outcome: &mut Too
     let asked = async {
         let mut annotations = Map::new();
         for hook in &scope.hooks {
-            let after = AssertUnwindSafe(hook.after(hooked(scope, passage), outcome)).catch_unwind();
-            match after.await {
+            let after = async { hook.after(hooked(scope, passage), outcome).await };
+            let mut facts = AssertUnwindSafe(after).catch_unwind().await;
+            facts.iter_mut().flat_map(Map::values_mut).for_each(|fact| {
+                cut(fact, FACT_DEPTH_MAX);
+            });
+            match facts {
                 Ok(facts) if !facts.is_empty() => {
                     annotations.insert(hook.name().to_owned(), Value::Object(facts));
                 }

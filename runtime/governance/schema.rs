@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use toolwarden_tools::json_depth::{JSON_DEPTH_MAX, cut};
 use toolwarden_tools::registry::Registered;
 
 use crate::governance::recursion::Guarded;
@@ -31,7 +32,8 @@ impl WellFormed {
     }
 
     /// The same call with other arguments, checked again.
-    pub(crate) fn rewritten(mut self, arguments: Value) -> Passed<Self> {
+    pub(crate) fn rewritten(mut self, mut arguments: Value) -> Passed<Self> {
+        cut(&mut arguments, JSON_DEPTH_MAX);
         self.passage.arguments = arguments;
         self.fitting()
     }

@@ -6,7 +6,8 @@ use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::Subject;
 use toolwarden_tools::workspace_path::WorkspacePath;
 
-use crate::permission::{Judged, ResolvedPath, visible_paths};
+use crate::permission::command::visible_paths;
+use crate::permission::{Judged, ResolvedPath};
 use crate::proposal::Passage;
 use crate::scope::Scope;
 

@@ -50,13 +50,8 @@ impl NestedCalls {
     }
 
     fn proposal(&self, call: ToolCall) -> Proposal {
-        Proposal {
-            id: self.kernel.invocation_id("nested", &call.tool),
-            parent: Some(self.parent.clone()),
-            origin: self.origin,
-            ancestry: self.ancestry.clone(),
-            call,
-        }
+        let id = self.kernel.invocation_id("nested", &call.tool);
+        Proposal { parent: Some(self.parent.clone()), ..Proposal::new(id, self.origin, self.ancestry.clone(), call) }
     }
 }
 
@@ -84,10 +79,7 @@ impl Invoke for NestedCalls {
     }
 
     fn capabilities(&self, call: &ToolCall) -> Option<Capabilities> {
-        let entry = self.scope.registry.get(call.tool.as_str())?;
-        // Arguments that do not fit are refused by the route; a tool is asked about fitting ones only.
-        entry.schema.check(&call.arguments).ok()?;
-        Some(entry.tool.capabilities(&call.arguments))
+        self.scope.registry.get(call.tool.as_str())?.capabilities(&call.arguments)
     }
 
     fn available(&self) -> Vec<ToolDefinition> {

@@ -4,6 +4,7 @@
 //! redirection that writes is judged as a call of `write`, one that reads by the denies of `read`, and so are the
 //! paths that can be seen among the words.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use toolwarden_tools::tool::Lane;
@@ -13,7 +14,8 @@ use super::{Grants, Judged, Verdict, allowed, asked, by_default, path_allowed, s
 use crate::policy::Decision;
 use crate::policy::compiled::{CompiledPolicy, RuleList};
 use crate::policy::pattern::Fit;
-use crate::shell::{CommandLine, Doubt, Redirection, RedirectionKind, SimpleCommand, Word};
+use crate::shell::word::Word;
+use crate::shell::{CommandLine, Doubt, Redirection, RedirectionKind, SimpleCommand};
 
 /// Longest part of a command that is shown in a reason, in characters.
 const SHOWN_CHARS_MAX: usize = 200;
@@ -83,7 +85,7 @@ impl Court<'_> {
         }
         for redirection in &self.line.redirections {
             let tools: &[(&str, Lane)] = if writes_file(redirection) { &WRITING } else { &READING };
-            if let Some(rule) = self.file_rule(deny, tools, &redirection.target, true) {
+            if let Some(rule) = self.file_rule(deny, tools, &redirection.target) {
                 return Some(self.deny(rule, &format!("opening {:?}", redirection.target.written())));
             }
         }
@@ -109,8 +111,7 @@ impl Court<'_> {
         let by_files = || {
             self.line.redirections.iter().find_map(|redirection| {
                 let tools: &[(&str, Lane)] = if writes_file(redirection) { &WRITING } else { &READING };
-                let scoped_only = redirection.kind == RedirectionKind::Read;
-                self.target_rule(ask, tools, &redirection.target, !scoped_only)
+                self.target_rule(ask, tools, &redirection.target)
             })
         };
         let rule = whole.or_else(by_words).or_else(by_files)?;
@@ -201,8 +202,8 @@ impl Court<'_> {
     }
 
     /// The deny rule on a redirection's target; what cannot be told apart makes the line hesitate.
-    fn file_rule(&mut self, list: &RuleList, tools: &[(&str, Lane)], target: &Word, whole: bool) -> Option<usize> {
-        if let Some(rule) = self.target_rule(list, tools, target, whole && tools.len() > 1) {
+    fn file_rule(&mut self, list: &RuleList, tools: &[(&str, Lane)], target: &Word) -> Option<usize> {
+        if let Some(rule) = self.target_rule(list, tools, target) {
             return Some(rule);
         }
         if let Word::Unknown { shape, .. } = target {
@@ -214,10 +215,12 @@ impl Court<'_> {
         None
     }
 
-    fn target_rule(&self, list: &RuleList, tools: &[(&str, Lane)], target: &Word, whole: bool) -> Option<usize> {
+    /// The rule on a redirection's target. A rule on every `write` covers it too; a rule on every `read` does not,
+    /// for that is about the tool.
+    fn target_rule(&self, list: &RuleList, tools: &[(&str, Lane)], target: &Word) -> Option<usize> {
         let mut rules = BTreeSet::new();
         for (tool, lane) in tools {
-            if whole && *tool == "write" {
+            if *tool == "write" {
                 rules.extend(list.whole(tool, lane));
             }
             for spelling in target.known().into_iter().flat_map(|target| self.spellings_of(target)) {
@@ -228,10 +231,12 @@ impl Court<'_> {
     }
 
     fn spellings_of(&self, path: &str) -> Vec<String> {
-        let mut all = spellings(path, self.judged.resolved);
+        let owned = |path: &str| spellings(path, self.judged.resolved).into_iter().map(Cow::into_owned).collect();
+        let mut all: Vec<String> = owned(path);
         if !path.starts_with(['/', '~']) {
             for folder in &self.folders {
-                all.extend(spellings(&format!("{folder}/{path}"), self.judged.resolved));
+                let inside: Vec<String> = owned(&format!("{folder}/{path}"));
+                all.extend(inside);
             }
         }
         all

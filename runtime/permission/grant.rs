@@ -12,7 +12,8 @@ use toolwarden_tools::tool::Subject;
 use super::Judged;
 use super::command::writes_file;
 use super::reach::folded;
-use crate::shell::{CommandLine, Word};
+use crate::shell::CommandLine;
+use crate::shell::word::Word;
 
 /// Most grants of a session.
 pub const GRANTS_MAX: usize = 1024;
@@ -55,7 +56,7 @@ impl Grants {
             Subject::Paths { paths, .. } => {
                 for path in paths {
                     let leads_to = judged.resolved.iter().find(|entry| entry.requested == *path);
-                    let end = folded(leads_to.map_or(path.as_str(), |entry| entry.resolved.as_str()));
+                    let end = folded(leads_to.map_or(path.as_str(), |entry| entry.resolved.as_str())).into_owned();
                     grown.paths.insert((judged.tool.to_ascii_lowercase(), end));
                 }
             }
@@ -85,7 +86,7 @@ impl Grants {
             if line.changes_folder() && !target.starts_with('/') {
                 return Err(GrantError::Doubtful { doubt: format!("{target:?} is written after a change of folder") });
             }
-            self.paths.insert(("write".to_owned(), folded(target)));
+            self.paths.insert(("write".to_owned(), folded(target).into_owned()));
         }
         Ok(())
     }

@@ -3,7 +3,10 @@
 //! Only what is written can be seen: a path that a program builds itself, or that a variable holds as a whole, is
 //! not. That is for the sandbox.
 
-use crate::shell::{CommandLine, SimpleCommand, Word};
+use std::borrow::Cow;
+
+use crate::shell::word::Word;
+use crate::shell::{CommandLine, SimpleCommand};
 
 /// Most folders that a line may change into before a relative path is followed no further.
 const FOLDERS_MAX: usize = 8;
@@ -59,7 +62,8 @@ pub(super) fn named_paths(command: &SimpleCommand, folders: &[String]) -> Vec<Na
     for (index, word) in command.words.iter().enumerate() {
         let (text, is_known) = match word {
             Word::Known(text) => (text.as_str(), true),
-            Word::Unknown { shape, .. } if shape == "**" => continue,
+            // A variable as a whole could be anything, most often no path: not seen.
+            Word::Unknown { shape, expands: true, .. } if shape == "**" => continue,
             Word::Unknown { shape, .. } => (shape.as_str(), false),
         };
         if index == 0 && !text.contains('/') {
@@ -102,7 +106,11 @@ pub(super) fn folders(line: &CommandLine) -> Vec<String> {
 }
 
 /// A path without `.`, `..`, doubled `/` and a `file://` in front; `..` stays where it climbs out.
-pub(super) fn folded(path: &str) -> String {
+pub(super) fn folded(path: &str) -> Cow<'_, str> {
+    let is_plain = |name: &str| !matches!(name, "" | "." | "..");
+    if !path.starts_with("file://") && path.strip_prefix('/').unwrap_or(path).split('/').all(is_plain) {
+        return Cow::Borrowed(path);
+    }
     let path = path.strip_prefix("file://").unwrap_or(path);
     let absolute = path.starts_with('/');
     let mut names: Vec<&str> = Vec::new();
@@ -116,11 +124,11 @@ pub(super) fn folded(path: &str) -> String {
             name => names.push(name),
         }
     }
-    match (absolute, names.is_empty()) {
+    Cow::Owned(match (absolute, names.is_empty()) {
         (true, _) => format!("/{}", names.join("/")),
         (false, true) => ".".to_owned(),
         (false, false) => names.join("/"),
-    }
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

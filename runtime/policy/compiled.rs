@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use toolwarden_tools::tool::Lane;
 
-use crate::policy::pattern::{Fit, ShellPattern};
+use crate::policy::pattern::{Fit, ShellPattern, is_outside};
 use crate::policy::{Decision, PermissionPolicy, Rule, RuleKind, Scope};
 
 /// A policy, compiled; immutable and cheap to share.
@@ -49,8 +49,8 @@ pub(crate) struct Group {
     /// The first rule without a pattern.
     whole: Option<usize>,
     prefixes: Vec<(String, usize)>,
-    /// Rules of the automata, by place.
-    globs: Vec<usize>,
+    /// Rules of the automata, by place, and whether each speaks of paths outside the workspace.
+    globs: Vec<(usize, bool)>,
     paths: RegexSet,
     texts: RegexSet,
     words: Vec<(ShellPattern, usize)>,
@@ -83,6 +83,11 @@ impl CompiledPolicy {
         let denied = self.deny.groups(tool, lane).any(|group| group.whole.is_some());
         let named = || self.allow.groups(tool, lane).chain(self.ask.groups(tool, lane)).next().is_some();
         !denied && (self.default != Decision::Deny || named())
+    }
+
+    /// Whether some rule denies calls of the tool, all or a part of them.
+    pub fn denies_some(&self, tool: &str, lane: &Lane) -> bool {
+        self.enabled && self.deny.groups(tool, lane).next().is_some()
     }
 
     pub(crate) fn deny(&self) -> &RuleList {
@@ -132,13 +137,12 @@ impl RuleList {
         } else {
             Cow::Borrowed(tool)
         };
-        let wide = self.wide.iter().filter(|(scope, _)| match scope {
+        let named = self.named.get(lower.as_ref());
+        let wide = self.wide.iter().filter(move |(scope, _)| match scope {
             Scope::Lane(covered) => covered == lane,
             scope => scope.covers_tool(&lower),
         });
-        let named = self.named.get(lower.as_ref());
-        let wide: Vec<&Group> = wide.map(|(_, group)| group).collect();
-        named.into_iter().chain(wide)
+        named.into_iter().chain(wide.map(|(_, group)| group))
     }
 
     /// The id of a rule.
@@ -189,7 +193,7 @@ impl Group {
             if let Some(prefix) = pattern.prefix() {
                 group.prefixes.push((prefix.to_owned(), index));
             } else {
-                group.globs.push(index);
+                group.globs.push((index, pattern.leads_outside()));
                 paths.push(pattern.path_regex().map_err(|error| wrong(error.to_string()))?);
                 texts.push(pattern.text_regex(!narrow).map_err(|error| wrong(error.to_string()))?);
             }
@@ -208,18 +212,22 @@ impl Group {
             path.strip_prefix(prefix)
                 .is_some_and(|rest| !self.narrow || rest.is_empty() || rest.starts_with('/') || prefix.ends_with('/'))
         };
-        self.first(&self.paths, path, begins)
+        self.first(&self.paths, path, self.narrow && is_outside(path), begins)
     }
 
     fn text(&self, text: &str) -> Option<usize> {
-        let by_pattern = self.first(&self.texts, text, |prefix| text.starts_with(prefix));
+        let by_pattern = self.first(&self.texts, text, false, |prefix| text.starts_with(prefix));
         [self.whole, by_pattern].into_iter().flatten().min()
     }
 
-    fn first(&self, globs: &RegexSet, subject: &str, begins: impl Fn(&str) -> bool) -> Option<usize> {
+    fn first(&self, globs: &RegexSet, subject: &str, outside: bool, begins: impl Fn(&str) -> bool) -> Option<usize> {
         let prefix = self.prefixes.iter().find(|(prefix, _)| begins(prefix)).map(|(_, rule)| *rule);
-        let glob = globs.is_match(subject).then(|| globs.matches(subject).iter().next()).flatten();
-        let glob = glob.and_then(|place| self.globs.get(place)).copied();
+        let glob = if globs.is_match(subject) {
+            let rules = globs.matches(subject).into_iter().filter_map(|place| self.globs.get(place));
+            rules.filter(|(_, leads_outside)| !outside || *leads_outside).map(|(rule, _)| *rule).next()
+        } else {
+            None
+        };
         [prefix, glob].into_iter().flatten().min()
     }
 

@@ -100,9 +100,14 @@ impl Pattern {
         &self.text
     }
 
-    /// Whether it covers every call: `*` or `**`.
+    /// Whether it covers every call: `*`. `**` is a glob over paths and stays in the workspace.
     pub fn is_everything(&self) -> bool {
-        matches!(self.text.as_str(), "*" | "**" | ":*")
+        matches!(self.text.as_str(), "*" | ":*")
+    }
+
+    /// Whether it speaks of paths outside the workspace: an allow without this covers none of them.
+    pub(crate) fn leads_outside(&self) -> bool {
+        is_outside(&self.text)
     }
 
     /// For `prefix:*`, what a text must begin with.
@@ -217,6 +222,11 @@ impl ShellPattern {
             }
         }
     }
+}
+
+/// Whether a path is absolute or begins at a home folder.
+pub(crate) fn is_outside(path: &str) -> bool {
+    path.starts_with(['/', '~'])
 }
 
 fn is_name(text: &str) -> bool {

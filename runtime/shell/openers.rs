@@ -51,6 +51,14 @@ pub(super) fn nesting_levels(text: &str) -> usize {
     deepest
 }
 
+/// Whether a `#` may stand inside an arithmetic expression, where it begins no comment although a parser drops
+/// what follows it.
+pub(super) fn may_hide_behind_a_comment(text: &str) -> bool {
+    let arithmetic = text.contains("((") || text.contains("$[");
+    let after = |at: usize| text.as_bytes()[..at].last().is_none_or(|byte| !byte.is_ascii_alphanumeric());
+    arithmetic && text.match_indices('#').any(|(at, _)| after(at))
+}
+
 /// How many `$(`, `${` and `$[` there are: the tokenizer recurses on each.
 fn expansions(text: &str) -> usize {
     text.as_bytes().windows(2).filter(|pair| pair[0] == b'$' && matches!(pair[1], b'(' | b'{' | b'[')).count()
@@ -58,7 +66,14 @@ fn expansions(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{few_enough, fit_any_stack, nesting_levels};
+    use super::{few_enough, fit_any_stack, may_hide_behind_a_comment, nesting_levels};
+
+    #[test]
+    fn comments_do_not_mix_with_arithmetic() {
+        assert!(may_hide_behind_a_comment("a $((#$(b)\n1))"));
+        assert!(!may_hide_behind_a_comment("a $((16#ff)) b"));
+        assert!(!may_hide_behind_a_comment("a # b"));
+    }
 
     #[test]
     fn counts_quoted_openers_too() {

@@ -92,17 +92,30 @@ pub(super) fn scan_document(text: &str) -> Scan {
 pub(super) fn embedded(text: &str, inner: &mut Vec<String>, doubts: &mut Vec<Doubt>) {
     for (at, _) in text.match_indices(['(', '`']) {
         let opened_by = at.checked_sub(1).map(|index| text.as_bytes()[index]);
+        let in_backticks = text.as_bytes()[at] == b'`';
         let end = match text.as_bytes()[at] {
             b'`' => closing_backtick(text, at + 1),
             _ if matches!(opened_by, Some(b'$' | b'<' | b'>')) => closing(text, at + 1, Opened::Commands),
             _ => continue,
         };
         if let Some(end) = end {
-            inner.push(text[at + 1..end].to_owned());
+            let found = &text[at + 1..end];
+            inner.push(if in_backticks { unescaped(found, false) } else { found.to_owned() });
         } else if opened_by == Some(b'$') {
             doubts.push(Doubt::HiddenSubstitution { text: text.to_owned() });
         }
     }
+}
+
+/// What stands between backticks, without the backslashes that they take away.
+fn unescaped(text: &str, in_quotes: bool) -> String {
+    let mut unescaped = String::with_capacity(text.len());
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let taken = |next: &char| matches!(next, '`' | '\\' | '$') || (in_quotes && *next == '"');
+        unescaped.push(if c == '\\' { rest.next_if(taken).unwrap_or(c) } else { c });
+    }
+    unescaped
 }
 
 impl<'a> Scanner<'a> {
@@ -254,16 +267,7 @@ impl<'a> Scanner<'a> {
         let Some(end) = closing_backtick(self.text, self.at + 1) else {
             return self.endless();
         };
-        let mut inner = String::new();
-        let mut rest = self.text[self.at + 1..end].chars().peekable();
-        while let Some(c) = rest.next() {
-            match rest.peek() {
-                Some(next) if c == '\\' && matches!(next, '`' | '\\' | '$') => inner.extend(rest.next()),
-                Some('"') if c == '\\' && self.quoting == Quoting::Double => inner.extend(rest.next()),
-                _ => inner.push(c),
-            }
-        }
-        self.inner.push(inner);
+        self.inner.push(unescaped(&self.text[self.at + 1..end], self.quoting == Quoting::Double));
         self.expansion(end + 1);
     }
 

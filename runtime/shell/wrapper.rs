@@ -147,11 +147,10 @@ const DECLARERS: [&str; 10] =
     ["export", "declare", "typeset", "local", "readonly", "read", "printf", "getopts", "unset", "let"];
 
 /// Variables that decide which programs run or what code they load; the list cannot be complete.
-const DECISIVE: [&str; 44] = [
+const DECISIVE: [&str; 43] = [
     "PATH",
     "ENV",
     "BASH_ENV",
-    "IFS",
     "SHELL",
     "SHELLOPTS",
     "BASHOPTS",
@@ -460,7 +459,8 @@ fn tee(command: &SimpleCommand, look: &mut Look) {
 #[cfg(test)]
 mod tests {
     use super::{assigned_name, decides_what_runs, look_into};
-    use crate::shell::{SimpleCommand, Word};
+    use crate::shell::SimpleCommand;
+    use crate::shell::word::Word;
 
     fn inner(words: &[&str]) -> Vec<String> {
         let words = words.iter().map(|word| Word::Known((*word).to_owned())).collect();

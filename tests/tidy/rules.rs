@@ -66,12 +66,16 @@ pub(crate) fn unbounded(source: &Source) -> Vec<String> {
     found(source, &["unbounded_channel"], false)
 }
 
-/// Re-exports, but for the prelude.
+/// Re-exports, but for the prelude, and for the one name that embedders find at the root: `toolwarden::Runtime`.
 pub(crate) fn re_export(source: &Source) -> Vec<String> {
     if source.path.ends_with("/prelude.rs") || source.is_outside_of_crates() {
         return Vec::new();
     }
+    let entry = source.path == "runtime/lib.rs";
     let mut places = found(source, &["pub", "use"], false);
+    if entry && source.lines_of(&["pub", "use", "embedding", ":", ":", "Runtime", ";"], false).len() == places.len() {
+        places.clear();
+    }
     let inner = (0..source.tokens.len()).filter(|at| source.at(*at, &["pub", "("]));
     let inner = inner.filter(|at| source.at(source.behind(at + 1), &["use"]));
     places.extend(inner.map(|at| format!("{}:{}: pub(…) use", source.path, source.tokens[at].line)));

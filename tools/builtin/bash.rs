@@ -28,7 +28,7 @@ use crate::cancellation::{CancelReason, Cancellation};
 use crate::capture::{CaptureReport, StreamCount};
 use crate::context::ToolContext;
 use crate::declaration::Capabilities;
-use crate::effects::files::{FileError, FileKind, Links};
+use crate::effects::files::{FileKind, Links};
 use crate::effects::processes::{CommandSpec, ProcessEnd, ProcessError, ProcessStatus};
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
@@ -54,9 +54,6 @@ const DRAIN: Duration = Duration::from_millis(200);
 const SETTLE: Duration = Duration::from_secs(10);
 /// The shortest span between two deltas.
 const DELTA_PAUSE: Duration = Duration::from_millis(50);
-/// Most folders tried upwards from a working directory that is gone.
-const ANCESTORS_MAX: usize = 256;
-
 /// The tool.
 pub struct BashTool {
     spec: ToolSpec,
@@ -203,8 +200,7 @@ fn folder(ctx: &ToolContext, commands: &Commands, cwd: Option<&str>) -> Step<Pat
     let path = files.canonical(&reach::path(ctx, cwd)?).map_err(|error| fault(&error))?;
     match files.stat(&path, Links::Follow) {
         Ok(stat) if stat.kind != FileKind::Folder => Err(wrong(format!("cwd: {path} is not a folder"))),
-        // One that is gone is looked for again when the command starts, for it may go at any moment.
-        Ok(_) | Err(FileError::NotFound { .. }) => Ok(commands.folder.join(path.as_path())),
+        Ok(_) => Ok(commands.folder.join(path.as_path())),
         Err(error) => Err(fault(&error)),
     }
 }
@@ -238,38 +234,22 @@ struct Request {
 struct Run {
     end: Result<ProcessEnd, ProcessError>,
     stopped: Option<CancelReason>,
-    /// Where it ran instead, when the working directory was gone.
-    moved_to: Option<PathBuf>,
 }
 
 impl Request {
     async fn run(self, ctx: &ToolContext) -> ToolOutcome {
         let recorder = Arc::new(Recorder::default());
-        let run = self.run_in_some_folder(ctx, &recorder).await;
+        let stop = Cancellation::new();
+        let mut deadline = pin!(sleep(Duration::from_millis(self.timeout.applied_ms)));
+        let running = self.commands.processes.run(self.spec.clone(), Arc::clone(&recorder) as _, stop.clone());
+        let end = self.attend(ctx, running, &stop, deadline.as_mut(), &recorder).await;
+        // A command that was refused to a call on its way out ends before the call has heard of its cancel.
+        let refused = matches!(end, Err(ProcessError::Unsupervised { .. }));
+        let stopped = stop.reason().or_else(|| ctx.cancel.reason().filter(|_| refused)).cloned();
+        let run = Run { end, stopped };
         recorder.flush(ctx.progress.as_ref());
         let (text, report) = recorder.finish();
         self.outcome(&run, text, &report)
-    }
-
-    /// Runs the command in its folder or, when that is gone, in the nearest one above it that is there.
-    async fn run_in_some_folder(&self, ctx: &ToolContext, recorder: &Arc<Recorder>) -> Run {
-        let stop = Cancellation::new();
-        let mut deadline = pin!(sleep(Duration::from_millis(self.timeout.applied_ms)));
-        let mut folders = self.spec.folder.ancestors().take(ANCESTORS_MAX);
-        let mut moved_to = None;
-        let mut folder = folders.next().unwrap_or(&self.spec.folder);
-        loop {
-            let spec = CommandSpec { folder: folder.to_owned(), ..self.spec.clone() };
-            let running = self.commands.processes.run(spec, Arc::clone(recorder) as _, stop.clone());
-            let end = self.attend(ctx, running, &stop, deadline.as_mut(), recorder).await;
-            match (&end, folders.next()) {
-                (Err(ProcessError::Folder { .. }), Some(above)) => {
-                    folder = above;
-                    moved_to = Some(above.to_owned());
-                }
-                _ => return Run { end, stopped: stop.reason().cloned(), moved_to },
-            }
-        }
     }
 
     /// Waits for the end of a run; meanwhile passes on its output, the time-out and a cancel.
@@ -332,11 +312,6 @@ impl Request {
     /// What the model must know besides the output, one line each.
     fn notices(&self, run: &Run, ending: &str) -> Vec<String> {
         let mut notices = Vec::new();
-        if let Some(folder) = &run.moved_to {
-            let gone = self.spec.folder.display();
-            notices
-                .push(format!("the folder {gone} is gone, so the working directory was reset to {}", folder.display()));
-        }
         if !ending.is_empty() {
             notices.push(ending.to_owned());
         }
@@ -389,10 +364,6 @@ impl Request {
         if let Ok(end) = &run.end {
             facts.insert("output_held".into(), json!(end.output_held));
             facts.insert("background_killed".into(), json!(end.killed_background));
-        }
-        if let Some(folder) = &run.moved_to {
-            let (from, to) = (self.spec.folder.display().to_string(), folder.display().to_string());
-            facts.insert("cwd_reset".into(), json!({"from": from, "to": to}));
         }
         facts
     }

@@ -54,7 +54,7 @@ pub(crate) fn fault(error: &FileError) -> Box<ToolOutcome> {
             expected: expected.clone(),
             actual: Some(actual.clone()),
         },
-        FileError::WorkspaceMissing { .. } | FileError::HardLinked { .. } => {
+        FileError::WorkspaceMissing { .. } | FileError::HardLinked { .. } | FileError::Denied { .. } => {
             ToolErrorKind::Unsupported { message: text.clone() }
         }
         FileError::Io { op, source, .. } => match source.kind() {

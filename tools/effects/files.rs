@@ -31,6 +31,15 @@ pub trait Files: Send + Sync {
     /// [`FileError::NotAFile`] for folders, sockets, pipes and devices, which could block or never end.
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError>;
 
+    /// Whether what the file at the path holds may be shown here, whether there is one or not. Asked before
+    /// somebody else (git) reads it. Whatever stands before another port must pass it on.
+    ///
+    /// # Errors
+    /// [`FileError::Denied`].
+    fn may_read(&self, _path: &WorkspacePath) -> Result<(), FileError> {
+        Ok(())
+    }
+
     /// The entries of a folder, sorted by name (bytes).
     ///
     /// # Errors
@@ -195,6 +204,14 @@ pub enum FileError {
         path: String,
         /// How many names it has.
         link_count: u64,
+    },
+    /// A rule of the session says no.
+    #[error("{path} is denied by policy ({rule})")]
+    Denied {
+        /// Where.
+        path: String,
+        /// The rule.
+        rule: String,
     },
     /// The operating system said no.
     #[error("{op} {path}: {source}")]

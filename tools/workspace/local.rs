@@ -162,7 +162,10 @@ impl Files for LocalFiles {
             }
             Err(error) => return Err(error),
         };
-        entries_of(folder, path).map_err(|source| FileError::Io { op: "list", path: path.to_string(), source })
+        entries_of(folder, path).map_err(|source| match source.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOENT) => self.beneath.error("list", path, Errno::NOENT),
+            _ => FileError::Io { op: "list", path: path.to_string(), source },
+        })
     }
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
@@ -192,6 +195,10 @@ fn entries_of(folder: OwnedFd, path: &WorkspacePath) -> std::io::Result<Vec<Fold
             known => kind_of(known.as_raw_mode()),
         };
         entries.push(FolderEntry { path: path.child(name), kind });
+    }
+    // A folder that was removed while it is open looks empty.
+    if entries.is_empty() && rustix::fs::fstat(&folder)?.st_nlink == 0 {
+        return Err(Errno::NOENT.into());
     }
     entries.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     Ok(entries)

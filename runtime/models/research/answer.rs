@@ -88,7 +88,7 @@ fn quote(evidence: &Evidence, judge: &Judge, part: usize, hit: &Hit) -> Option<S
     let file = evidence.listing.files().get(&hit.path)?;
     let text = |line: usize| file.lines.get(&line).map_or("", String::as_str);
     let is_prose = |line: usize| is_comment(text(line)) || is_document(&hit.path);
-    let definition = judge.definition(part, file, hit.line);
+    let definition = judge.definition(part, &hit.path, file, hit.line);
     let line = definition.unwrap_or(hit.line);
     let prose = is_prose(line);
     let (verb, before, after) = match (definition, prose) {

@@ -3,6 +3,8 @@
 //! The patterns that a child run sends to `search` and those that later judge the passages found are built by the
 //! same code, so that what counts as found is what was searched for.
 
+use std::borrow::Cow;
+
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
@@ -106,10 +108,12 @@ impl Focus {
     fn definition_pattern_in(&self, Dialect { word, blank, edge, .. }: &Dialect) -> Option<String> {
         let name = match self.kind {
             FocusKind::Identifier => format!("{}{edge}", name_pattern(last_segment(&self.text))),
+            // In the middle of longer names a single word is too common.
+            FocusKind::Words if self.stems().len() == 1 => format!("{edge}{}{word}*", self.stems().concat()),
             FocusKind::Words => format!("{word}*{}{word}*", self.stems().join(&format!("{word}*"))),
             FocusKind::Phrase | FocusKind::Cjk => return None,
         };
-        Some(format!("{edge}(?:{DEFINING}){blank}+(?:mut{blank}+)?{name}"))
+        Some(format!("{edge}(?:{DEFINING}){blank}+(?:mut{blank}+)?({name})"))
     }
 
     /// The regular expression of the second try: any word of it, any pair of characters, the last part of a name.
@@ -189,15 +193,58 @@ impl Matcher {
         self.pattern.as_ref().is_some_and(|pattern| pattern.is_match(line))
     }
 
-    /// Whether the line defines it.
+    /// Whether the line defines it. Code inside of a string (a test's sample, a template) defines nothing.
     pub(super) fn defines(&self, line: &str) -> bool {
-        self.definition.as_ref().is_some_and(|pattern| pattern.is_match(line))
+        self.definition.as_ref().is_some_and(|pattern| pattern.is_match(&outside_of_strings(line)))
+    }
+
+    /// Whether the line defines just it, and no longer name: `Lane`, not `LaneLimits`.
+    pub(super) fn defines_just_it(&self, line: &str) -> bool {
+        let outside = outside_of_strings(line);
+        let name = self.definition.as_ref().and_then(|pattern| pattern.captures(&outside)?.get(1));
+        name.is_some_and(|name| {
+            let mut own = terms(name.as_str(), FOCUS_TERMS_MAX);
+            own.sort();
+            own.dedup();
+            own == self.terms
+        })
     }
 
     /// Whether the line holds a name exactly as the question wrote it.
     pub(super) fn is_exact(&self, line: &str) -> bool {
         self.exact.as_ref().is_some_and(|name| line.contains(name.as_str()))
     }
+}
+
+/// The line without what stands between double quotes; a string that is not closed goes to the end.
+pub(super) fn outside_of_strings(line: &str) -> Cow<'_, str> {
+    if !line.contains('"') {
+        return Cow::Borrowed(line);
+    }
+    let mut kept = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(open) = rest.find('"') {
+        kept.push_str(&rest[..=open]);
+        // A raw string holds quotes of its own.
+        let is_raw = rest[..open].ends_with("r#");
+        rest = &rest[open + 1..];
+        let close = if is_raw { rest.find("\"#") } else { closing_quote(rest) };
+        let Some(close) = close else { return Cow::Owned(kept) };
+        kept.push('"');
+        rest = &rest[close + 1..];
+    }
+    kept.push_str(rest);
+    Cow::Owned(kept)
+}
+
+/// The first quote that no backslash takes the meaning of.
+fn closing_quote(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    text.bytes().position(|byte| {
+        let closes = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        closes
+    })
 }
 
 fn compile(pattern: &str) -> Option<Regex> {
@@ -239,6 +286,25 @@ mod tests {
         assert!(judge.defines("pub(crate) struct RestartIntensity;"));
         assert!(matcher(FocusKind::Phrase, "no such path").holds("error: No  such path"));
         assert!(matcher(FocusKind::Cjk, "缓存服务").holds("启动缓存服务。"));
+    }
+
+    #[test]
+    fn code_in_a_string_defines_nothing() {
+        let judge = matcher(FocusKind::Identifier, "RestartIntensity");
+        for line in
+            [r#"("a.rs", 9, "pub struct RestartIntensity {"),"#, r#"let text = "a \"quoted\" struct RestartIntensity;"#]
+        {
+            assert!(judge.holds(line) && !judge.defines(line), "{line}");
+        }
+        assert!(judge.defines(r#"#[doc = "x"] struct RestartIntensity;"#));
+    }
+
+    #[test]
+    fn a_definition_of_just_the_word_is_told_from_one_of_a_longer_name() {
+        let judge = matcher(FocusKind::Words, "lane");
+        assert!(judge.defines_just_it("pub enum Lane {") && judge.defines_just_it("fn lanes() {"));
+        assert!(judge.defines("struct LaneLimits") && !judge.defines_just_it("struct LaneLimits"));
+        assert!(!judge.defines("fn plan() {"), "not in the middle of a word");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::focus::{Focus, FocusKind, Matcher};
+use super::focus::{Focus, FocusKind, Matcher, outside_of_strings};
 use super::listing::{KnownFile, Listing};
 use super::question::{Question, Wants};
 use super::term::terms;
@@ -21,6 +21,8 @@ const NEIGHBOUR_POINTS: usize = 6;
 const WHOLE_POINTS: usize = 12;
 /// The line defines it, where a description is wanted, and where not.
 const DEFINITION_POINTS: (usize, usize) = (8, 14);
+/// The defined name has no further words in it.
+const JUST_IT_POINTS: usize = 8;
 /// A name exactly as the question wrote it.
 const EXACT_POINTS: usize = 4;
 /// Each verb of the question, and the most for all.
@@ -45,6 +47,8 @@ const AGREEMENT_POINTS: (usize, usize) = (3, 6);
 const IMPORT_LOSS: usize = 12;
 /// Taken off: a test, when nobody asked for tests.
 const TEST_LOSS: usize = 8;
+/// Taken off: only a string holds the focus, which is a sample or a message more often than the thing itself.
+const STRING_LOSS: usize = 8;
 /// Taken off: lock files and generated text.
 const GENERATED_LOSS: usize = 20;
 
@@ -106,12 +110,12 @@ impl Judge {
     }
 
     /// The line that defines the part: this one, or one near below a comment on it.
-    pub(super) fn definition(&self, part: usize, file: &KnownFile, number: usize) -> Option<usize> {
+    pub(super) fn definition(&self, part: usize, path: &str, file: &KnownFile, number: usize) -> Option<usize> {
         let (_, matcher) = self.matchers.get(part)?;
         let text = file.lines.get(&number)?;
         match is_comment(text) {
-            false => matcher.defines(text).then_some(number),
-            true => definition_below(matcher, file, number),
+            false => is_definition(matcher, path, text).then_some(number),
+            true => definition_below(matcher, path, file, number),
         }
     }
 
@@ -136,7 +140,10 @@ impl Judge {
 
         let mut gain = matched * COVERAGE_POINTS / of + further * NEIGHBOUR_POINTS / of;
         gain += if holds { WHOLE_POINTS } else { 0 };
-        gain += if matcher.defines(text) && !is_comment(text) { self.either(DEFINITION_POINTS) } else { 0 };
+        let tests = !self.question.about_tests && (is_test(path) || is_assertion(text));
+        let defines = is_definition(matcher, path, text);
+        gain += if defines { self.either(DEFINITION_POINTS) } else { 0 };
+        gain += if defines && !tests && matcher.defines_just_it(text) { JUST_IT_POINTS } else { 0 };
         gain += if matcher.is_exact(text) { EXACT_POINTS } else { 0 };
         gain += bonus(self.question.aspects.iter().filter(|term| own.contains(*term)).count(), ASPECT_POINTS);
         let context = self.context.iter().filter(|term| own.contains(*term) && !matcher.terms.contains(term));
@@ -144,29 +151,37 @@ impl Judge {
         let path_terms = terms(path, PATH_TERMS_MAX);
         gain += if matcher.terms.iter().all(|term| path_terms.contains(term)) { PATH_POINTS } else { 0 };
         gain += RANK_POINTS.saturating_sub(file.rank.unwrap_or(RANK_POINTS));
-        if (is_comment(text) || is_document(path)) && own.len() >= PROSE_TERMS_MIN {
+        let prose = is_comment(text) || is_document(path);
+        if prose && own.len() >= PROSE_TERMS_MIN {
             gain += self.either(PROSE_POINTS);
-            gain += if is_about(matcher, text, file, number) { SUBJECT_POINTS } else { 0 };
+            gain += if is_about(matcher, text, path, file, number) { SUBJECT_POINTS } else { 0 };
         }
         let mut loss = if is_import(text) { IMPORT_LOSS } else { 0 };
-        loss += if is_test(path) && !self.question.about_tests { TEST_LOSS } else { 0 };
+        loss += if tests { TEST_LOSS } else { 0 };
+        let in_string = holds && !prose && kind != FocusKind::Phrase && !matcher.holds(&outside_of_strings(text));
+        loss += if in_string { STRING_LOSS } else { 0 };
         loss += if is_generated(path) { GENERATED_LOSS } else { 0 };
         Some(Hit { path: path.to_owned(), line: number, score: gain.saturating_sub(loss).max(1), whole })
     }
 }
 
 /// Whether a comment begins with the focus, or stands right above its definition.
-fn is_about(matcher: &Matcher, text: &str, file: &KnownFile, number: usize) -> bool {
+fn is_about(matcher: &Matcher, text: &str, path: &str, file: &KnownFile, number: usize) -> bool {
     let words = text.split_whitespace().map(|word| terms(word, PATH_TERMS_MAX)).filter(|word| !word.is_empty());
     let mut first = words.skip_while(|word| matches!(word[0].as_str(), "a" | "an" | "the"));
     first.next().is_some_and(|word| word.iter().all(|term| matcher.terms.contains(term)))
-        || definition_below(matcher, file, number).is_some()
+        || definition_below(matcher, path, file, number).is_some()
 }
 
 /// The line near below that defines the focus.
-fn definition_below(matcher: &Matcher, file: &KnownFile, number: usize) -> Option<usize> {
-    let is_definition = |text: &String| matcher.defines(text) && !is_comment(text);
-    (number + 1..=number + DEFINITION_LINES_MAX).find(|line| file.lines.get(line).is_some_and(is_definition))
+fn definition_below(matcher: &Matcher, path: &str, file: &KnownFile, number: usize) -> Option<usize> {
+    let defines = |text: &String| is_definition(matcher, path, text);
+    (number + 1..=number + DEFINITION_LINES_MAX).find(|line| file.lines.get(line).is_some_and(defines))
+}
+
+/// Whether a line of code defines the focus; `mod x;` only says that it stands elsewhere, and a document quotes.
+fn is_definition(matcher: &Matcher, path: &str, text: &str) -> bool {
+    !is_document(path) && matcher.defines(text) && !is_comment(text) && !is_import(text)
 }
 
 fn bonus(count: usize, (each, most): (usize, usize)) -> usize {
@@ -209,6 +224,14 @@ fn is_test(path: &str) -> bool {
     path.split(['/', '_', '-', '.']).any(|name| matches!(name, "test" | "tests" | "spec" | "testing" | "fixtures"))
 }
 
+/// Whether a line checks something in a test, wherever the test stands.
+fn is_assertion(text: &str) -> bool {
+    let text = text.trim_start();
+    ["assert", "debug_assert", "expect(", "self.assert", "t.Error", "t.Fatal", "prop_assert"]
+        .iter()
+        .any(|start| text.starts_with(start))
+}
+
 fn is_generated(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     name.ends_with(".lock")
@@ -241,9 +264,21 @@ mod tests {
             ("a.rs", 9, "let limit = RestartIntensity::new(3);"),
             ("z.rs", 5, "pub struct RestartIntensity {"),
             ("tests/a.rs", 5, "pub struct RestartIntensity {"),
+            ("README.md", 5, "pub struct RestartIntensity {"),
         ];
         let order: Vec<_> = best("where is `RestartIntensity`?", &lines).into_iter().map(|hit| hit.0).collect();
-        assert_eq!(order, ["z.rs", "tests/a.rs", "a.rs", "a.rs"]);
+        assert_eq!(order[0], "z.rs");
+        assert_eq!(order[1], "tests/a.rs", "a document only quotes");
+    }
+
+    #[test]
+    fn a_use_comes_before_samples_and_checks() {
+        let lines = [
+            ("a.rs", 5, "    assert!(judge.defines(RestartIntensity::new()));"),
+            ("a.rs", 7, "    (\"a.rs\", 9, \"pub struct RestartIntensity {\"),"),
+            ("z.rs", 5, "    let limit = RestartIntensity::new(3);"),
+        ];
+        assert_eq!(best("where is `RestartIntensity`?", &lines)[0].0, "z.rs");
     }
 
     #[test]

@@ -6,8 +6,8 @@
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
+use crate::json_depth::JSON_DEPTH_MAX;
 use crate::outcome::ToolOutcome;
-use crate::schema::JSON_DEPTH_MAX;
 
 /// Largest field of a result that can be referred to, and largest value that a reference may stand for, in bytes.
 pub const BOUND_BYTES_MAX: usize = 16 * 1024;

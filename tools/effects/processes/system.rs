@@ -9,7 +9,7 @@
 //! - **A signal never reaches a stranger.** A group's number is the leader's pid, and the kernel gives neither away
 //!   while the leader is alive or a zombie. So the leader's end is only looked at (`WNOWAIT`), the group is killed
 //!   while the zombie still holds the number, and the leader is reaped last. After that the group is only probed.
-//! - **Nothing outlives the future.** Dropping it at any moment kills the group (see [`Leader`]); the leader is then
+//! - **Nothing outlives the future.** Dropping it at any moment kills the group (see `Leader`); the leader is then
 //!   reaped by tokio's orphan queue.
 //! - **Every wait has a bound**, for a process in an uninterruptible sleep does not die even of KILL.
 //!

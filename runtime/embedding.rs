@@ -1,4 +1,4 @@
-//! The runtime: assembled once by a host, it opens sessions and shuts everything down in order.
+//! What an embedder holds: a runtime, assembled once, that opens sessions and shuts everything down in order.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -262,6 +262,13 @@ impl Runtime {
     pub async fn shut_down(&self) {
         self.parts.tree.shut_down().await;
     }
+
+    /// As [`Self::shut_down`] without grace: tools are dropped where they stand and commands are killed with their
+    /// groups. For a second Ctrl-C. What was told before is still in the journal's sink.
+    pub async fn kill(&self) {
+        self.parts.tree.kill_sessions();
+        self.parts.tree.shut_down().await;
+    }
 }
 
 enum Place {
@@ -466,3 +473,6 @@ impl Parts {
         Ok(registry)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! Puts a runtime, a session and an attendant together from what the command line says.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use thiserror::Error;
+use toolwarden::embedding::{BuildError, Runtime};
+use toolwarden::models::Model;
+use toolwarden::models::research::{RESEARCH_NAME, ResearchModel};
+use toolwarden::models::scripted::{SCRIPT_BYTES_MAX, ScriptError, ScriptedModel};
+use toolwarden::policy::{PermissionPolicy, PolicyError};
+use toolwarden::run::RunLimits;
+use toolwarden::scope::Confirming;
+use toolwarden::session::{Session, SessionError};
+
+use crate::attendant::{Attendance, Attendant, Killed};
+use crate::confirm::Asker;
+use crate::environment::Environment;
+use crate::events_file::{EventsFile, EventsFileError};
+use crate::input::{InputError, read_file};
+use crate::stop_signal::StopSignals;
+use crate::terminal::Screen;
+
+/// Largest policy file, in bytes.
+const POLICY_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Longest time that can be asked for, in seconds: a week.
+const TIMEOUT_S_MAX: f64 = 7.0 * 24.0 * 3600.0;
+
+/// What every command that works in a workspace takes.
+#[derive(Debug, Args)]
+pub(crate) struct WorkspaceArgs {
+    /// The folder to work in; nothing outside of it is reached
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) workspace: PathBuf,
+}
+
+/// What every command that calls tools takes.
+#[derive(Debug, Args)]
+pub(crate) struct CallArgs {
+    #[command(flatten)]
+    pub(crate) workspace: WorkspaceArgs,
+
+    /// The most time it may take, in seconds (0.5 is fine)
+    #[arg(long, value_name = "SECONDS", value_parser = parse_timeout)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Write every event to this file, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) events: Option<PathBuf>,
+}
+
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds <= TIMEOUT_S_MAX);
+    let span = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    span.ok_or_else(|| format!("give seconds, more than 0 and at most {TIMEOUT_S_MAX}"))
+}
+
+/// What this program works with, whatever it is told to do.
+pub(crate) struct Surroundings {
+    /// The person's screen.
+    pub(crate) screen: Screen,
+    /// The variables of this process.
+    pub(crate) environment: Environment,
+}
+
+/// What a session is to be.
+pub(crate) struct Plan<'a> {
+    pub(crate) workspace: &'a Path,
+    pub(crate) events: Option<&'a Path>,
+    pub(crate) policy: PermissionPolicy,
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) runs: RunLimits,
+    pub(crate) tool_timeout: Option<Duration>,
+    /// Whether a person may be asked, where there is one.
+    pub(crate) may_ask: bool,
+}
+
+impl<'a> Plan<'a> {
+    /// A session over this folder, with nothing said about the rest.
+    pub(crate) fn new(workspace: &'a Path) -> Self {
+        Self {
+            workspace,
+            events: None,
+            policy: PermissionPolicy::default(),
+            model: Arc::new(ResearchModel),
+            runs: RunLimits::default(),
+            tool_timeout: None,
+            may_ask: false,
+        }
+    }
+}
+
+/// Why nothing could be put together.
+#[derive(Debug, Error)]
+pub(crate) enum AssemblyError {
+    /// A file or standard input cannot be taken.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The policy's text is wrong.
+    #[error("the policy cannot be used: {0}")]
+    Policy(#[from] PolicyError),
+    /// There is no such model.
+    #[error("there is no model {spec:?}; there are {RESEARCH_NAME} and scripted:FILE")]
+    Model {
+        /// What was asked for.
+        spec: String,
+    },
+    /// The script cannot be used.
+    #[error("the script cannot be used: {0}")]
+    Script(#[from] ScriptError),
+    /// The events have nowhere to go.
+    #[error(transparent)]
+    Events(#[from] EventsFileError),
+    /// The folder, the policy's rules or the runtime.
+    #[error("{0}")]
+    Build(#[from] BuildError),
+    /// The session's events cannot be read.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The system gives no signal handlers.
+    #[error("cannot listen to Ctrl-C: {0}")]
+    Signals(std::io::Error),
+}
+
+impl AssemblyError {
+    /// Whether the command line can be mended to make it work.
+    pub(crate) fn is_usage(&self) -> bool {
+        match self {
+            Self::Input(_) | Self::Policy(_) | Self::Model { .. } | Self::Script(_) | Self::Events(_) => true,
+            Self::Build(error) => matches!(error, BuildError::Workspace(_) | BuildError::Policy(_)),
+            Self::Session(_) | Self::Signals(_) => false,
+        }
+    }
+}
+
+/// A policy from a file: JSON when its name ends so, else TOML.
+///
+/// # Errors
+/// [`AssemblyError::Input`] and [`AssemblyError::Policy`].
+pub(crate) fn load_policy(path: &Path) -> Result<PermissionPolicy, AssemblyError> {
+    let text = read_file(path, "the policy", POLICY_BYTES_MAX)?;
+    let name = path.display().to_string();
+    let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json"));
+    let policy =
+        if is_json { PermissionPolicy::from_json(&text, &name) } else { PermissionPolicy::from_toml(&text, &name) };
+    Ok(policy?)
+}
+
+/// The model that `--model` names.
+///
+/// # Errors
+/// [`AssemblyError`].
+pub(crate) fn load_model(spec: &str) -> Result<Arc<dyn Model>, AssemblyError> {
+    match spec.split_once(':') {
+        _ if spec == RESEARCH_NAME => Ok(Arc::new(ResearchModel)),
+        Some(("scripted", file)) if !file.is_empty() => {
+            let bytes_max = u64::try_from(SCRIPT_BYTES_MAX).unwrap_or(u64::MAX);
+            let text = read_file(Path::new(file), "the script", bytes_max)?;
+            Ok(Arc::new(ScriptedModel::load(&text, file)?))
+        }
+        _ => Err(AssemblyError::Model { spec: spec.to_owned() }),
+    }
+}
+
+/// A session with everything around it.
+pub(crate) struct Assembly {
+    pub(crate) runtime: Runtime,
+    pub(crate) session: Session,
+    pub(crate) attendant: Attendant,
+}
+
+impl Assembly {
+    /// Starts a runtime and opens the session.
+    ///
+    /// # Errors
+    /// [`AssemblyError`]; nothing runs then.
+    pub(crate) async fn open(plan: Plan<'_>, with: &Surroundings) -> Result<Self, AssemblyError> {
+        let signals = StopSignals::listen().map_err(AssemblyError::Signals)?;
+        let events_file = plan.events.map(EventsFile::create).transpose()?;
+        let runtime = Runtime::builder()
+            .environment(with.environment.for_commands())
+            .secrets(with.environment.secrets())
+            .event_sink(move || events_file.as_ref().and_then(EventsFile::sink))
+            .build()
+            .await?;
+        let asker = if plan.may_ask && with.screen.is_terminal() { Asker::open() } else { None };
+        let mut builder = runtime
+            .session(plan.workspace)
+            .policy(plan.policy.clone())
+            .model(plan.model)
+            .run_limits(plan.runs)
+            // A person at a terminal sees the question and can end it; nobody else is waited for.
+            .confirming(if asker.is_some() { Confirming::Park } else { Confirming::Unavailable });
+        if let Some(timeout) = plan.tool_timeout {
+            builder = builder.tool_timeout(timeout);
+        }
+        let opened = async {
+            let session = builder.open().await?;
+            let events = session.events().await?;
+            Ok((session, events))
+        };
+        let (session, events) = match opened.await {
+            Ok(opened) => opened,
+            Err(error) => {
+                runtime.shut_down().await;
+                return Err(error);
+            }
+        };
+        warn_of_unknown_tools(&plan.policy, &session, &with.screen);
+        let attendance = Attendance { screen: with.screen.clone(), signals, events, asker };
+        let attendant = Attendant::begin(runtime.clone(), session.clone(), attendance);
+        Ok(Self { runtime, session, attendant })
+    }
+
+    /// Closes the session and shuts the runtime down.
+    ///
+    /// # Errors
+    /// [`Killed`] when the person would not wait for it.
+    pub(crate) async fn close(&mut self) -> Result<(), Killed> {
+        let (runtime, session) = (self.runtime.clone(), self.session.clone());
+        let closing = async move {
+            session.close().await;
+            runtime.shut_down().await;
+        };
+        self.attendant.attend(closing).await
+    }
+}
+
+/// A rule about a tool that nobody has covers nothing, which is most likely not what was meant.
+fn warn_of_unknown_tools(policy: &PermissionPolicy, session: &Session, screen: &Screen) {
+    let names = session.tool_names();
+    let known: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+    for unknown in policy.unknown_tools(&known) {
+        screen.say(&format!("warning: {unknown}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{AssemblyError, load_model, parse_timeout};
+
+    #[test]
+    fn only_spans_that_make_sense_are_taken() {
+        assert_eq!(parse_timeout("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_timeout("30"), Ok(Duration::from_secs(30)));
+        for bad in ["0", "-1", "nan", "inf", "1e99", "soon", ""] {
+            assert!(parse_timeout(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_model_is_told_what_there_is() {
+        assert!(load_model("builtin:research").is_ok());
+        for bad in ["gpt", "scripted:", "scripted", "builtin:other", ""] {
+            let error = load_model(bad).err().unwrap();
+            assert!(matches!(error, AssemblyError::Model { .. }) && error.is_usage(), "{bad}: {error}");
+            assert!(error.to_string().contains("scripted:FILE"), "{error}");
+        }
+        let error = load_model("scripted:/nowhere").err().unwrap();
+        assert!(error.is_usage() && error.to_string().contains("/nowhere"), "{error}");
+    }
+}

@@ -1,0 +1,98 @@
+//! The commands, one a file, and what they have in common: how they end.
+//!
+//! Exit codes: 0 it did what it was asked, 1 it did not, 2 the command line has to be mended, 128 and the signal's
+//! number (130 for Ctrl-C) when it was told to end before it was done.
+
+pub(crate) mod ask;
+pub(crate) mod call;
+pub(crate) mod tools;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use thiserror::Error;
+use toolwarden::session::SessionError;
+
+use crate::assembly::{AssemblyError, Surroundings};
+use crate::attendant::Killed;
+use crate::input::InputError;
+use crate::stop_signal::StopSignal;
+use crate::terminal::OutputError;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer a question about the workspace, with sources
+    Ask(ask::AskArgs),
+    /// Call one tool and print what it gives
+    Call(call::CallToolArgs),
+    /// List the tools
+    Tools(tools::ToolsArgs),
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It did what it was asked.
+    Done,
+    /// It did not; why has been told.
+    Failed,
+    /// It was told to end before it was done.
+    Stopped(StopSignal),
+}
+
+/// Why a command could not do what it was asked.
+#[derive(Debug, Error)]
+pub(crate) enum CommandError {
+    /// Something that was handed over cannot be taken.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The command line asks for what makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// The runtime or the session did not come up.
+    #[error(transparent)]
+    Assembly(#[from] AssemblyError),
+    /// The session did not take the work.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// A result cannot be written as JSON.
+    #[error("the result cannot be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Standard output cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+}
+
+impl CommandError {
+    fn is_usage(&self) -> bool {
+        match self {
+            Self::Input(_) | Self::Usage(_) => true,
+            Self::Assembly(error) => error.is_usage(),
+            Self::Session(_) | Self::Json(_) | Self::Output(_) => false,
+        }
+    }
+}
+
+/// Carries a command out and says on standard error why it failed.
+pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode {
+    let ended = match command {
+        Command::Ask(args) => ask::ask(args, with).await,
+        Command::Call(args) => call::call(args, with).await,
+        Command::Tools(args) => tools::list(args, with).await,
+    };
+    match ended {
+        Ok(End::Done) => ExitCode::SUCCESS,
+        Ok(End::Failed) => ExitCode::from(1),
+        Ok(End::Stopped(signal)) => ExitCode::from(signal.exit_code()),
+        Err(error) => {
+            with.screen.complain(&error.to_string());
+            ExitCode::from(if error.is_usage() { 2 } else { 1 })
+        }
+    }
+}
+
+/// The end of work that was killed: only Ctrl-C kills.
+fn killed(_: Killed) -> End {
+    End::Stopped(StopSignal::Interrupt)
+}

@@ -1,0 +1,184 @@
+//! `ask`: one run of the agent loop over the workspace, and its answer.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use toolwarden::models::research::RESEARCH_NAME;
+use toolwarden::policy::PermissionPolicy;
+use toolwarden::run::{RunLimits, RunOutcome, RunStatus};
+use toolwarden::session::SessionError;
+use toolwarden_tools::cancellation::CancelReason;
+
+use super::{CommandError, End, killed};
+use crate::assembly::{Assembly, AssemblyError, CallArgs, Plan, Surroundings, load_model, load_policy};
+use crate::input::read_stdin;
+use crate::terminal::print;
+
+/// Longest question, in bytes.
+const QUESTION_BYTES_MAX: u64 = 1024 * 1024;
+/// Most child runs of one `task` call.
+const FAN_OUT_MAX: i64 = 32;
+
+#[derive(Debug, Args)]
+pub(crate) struct AskArgs {
+    /// The question; words need no quotes, and - reads it from standard input
+    #[arg(required = true, value_name = "QUESTION")]
+    question: Vec<String>,
+
+    #[command(flatten)]
+    call: CallArgs,
+
+    /// Who answers: builtin:research quotes the workspace and needs no network; scripted:FILE replays turns
+    #[arg(long, value_name = "SPEC", default_value = RESEARCH_NAME)]
+    model: String,
+
+    /// The most child runs beside each other
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=FAN_OUT_MAX))]
+    fan_out: u8,
+
+    /// What may run without a question: a policy file (TOML, or JSON when it is named so)
+    #[arg(long, value_name = "FILE", conflicts_with = "yes_to")]
+    policy: Option<PathBuf>,
+
+    /// What may run without a question, when there is no policy file
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = YesTo::ReadOnly)]
+    yes_to: YesTo,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum YesTo {
+    /// Every call is asked about
+    Nothing,
+    /// Reading, listing, searching, and child runs that do the same
+    ReadOnly,
+    /// Every call runs
+    Everything,
+}
+
+impl YesTo {
+    fn policy(self) -> Result<PermissionPolicy, AssemblyError> {
+        let text = match self {
+            Self::Nothing => "",
+            Self::ReadOnly => r#"allow = ["read", "ls", "search", "task"]"#,
+            Self::Everything => r#"default = "allow""#,
+        };
+        Ok(PermissionPolicy::from_toml(text, "the built-in policy")?)
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    outcome: &'a RunOutcome,
+    elapsed_ms: u64,
+}
+
+/// Asks and prints the answer.
+///
+/// # Errors
+/// [`CommandError`].
+pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, CommandError> {
+    let question = question(&args.question)?;
+    let policy = match &args.policy {
+        Some(path) => load_policy(path)?,
+        None => args.yes_to.policy()?,
+    };
+    let runs = RunLimits { timeout: args.call.timeout, fan_out: usize::from(args.fan_out), ..RunLimits::default() };
+    let plan = Plan {
+        events: args.call.events.as_deref(),
+        policy,
+        model: load_model(&args.model)?,
+        runs,
+        may_ask: true,
+        ..Plan::new(&args.call.workspace.workspace)
+    };
+    let mut assembly = Assembly::open(plan, with).await?;
+    let session = assembly.session.clone();
+    let run = match assembly.attendant.attend(session.run(&question)).await {
+        Ok(run) => run,
+        Err(end) => return Ok(killed(end)),
+    };
+    let elapsed_ms = u64::try_from(assembly.attendant.elapsed().as_millis()).unwrap_or(u64::MAX);
+    if let Err(end) = assembly.close().await {
+        return Ok(killed(end));
+    }
+    assembly.attendant.tell_total();
+    let outcome = match (run, assembly.attendant.stopped_by()) {
+        (Ok(outcome), _) => outcome,
+        // The signal came before the run began.
+        (Err(SessionError::Closed), Some(signal)) => return Ok(End::Stopped(signal)),
+        (Err(error), _) => return Err(error.into()),
+    };
+    if args.call.json {
+        print(&serde_json::to_string(&Answer { outcome: &outcome, elapsed_ms })?)?;
+    } else {
+        print(&outcome.text)?;
+    }
+    if outcome.status.is_success() {
+        return Ok(End::Done);
+    }
+    if let (RunStatus::Cancelled { reason: CancelReason::Requested | CancelReason::SessionClosed }, Some(signal)) =
+        (&outcome.status, assembly.attendant.stopped_by())
+    {
+        with.screen.say(&format!("cancelled by {}; everything has ended", signal.name()));
+        return Ok(End::Stopped(signal));
+    }
+    with.screen.complain(&format!("{}. {}", outcome.status, advice(&outcome.status)));
+    Ok(End::Failed)
+}
+
+/// The question as one text.
+fn question(words: &[String]) -> Result<String, CommandError> {
+    let text = match words {
+        [word] if word == "-" => read_stdin("the question", QUESTION_BYTES_MAX)?,
+        words => words.join(" "),
+    };
+    let text = text.trim();
+    if text.is_empty() {
+        return Err(CommandError::Usage("the question is empty; write what you want to know".to_owned()));
+    }
+    Ok(text.to_owned())
+}
+
+/// What a person can do about a run that came to no answer.
+fn advice(status: &RunStatus) -> &'static str {
+    match status {
+        RunStatus::Completed => "",
+        RunStatus::ToolRoundLimit { .. } => "Ask about one thing at a time",
+        RunStatus::RepeatedCalls | RunStatus::MalformedCalls => "Put the question in other words, or use another model",
+        RunStatus::Refused => "Put the question in other words",
+        RunStatus::Cut => "Ask for less at a time",
+        RunStatus::BudgetExhausted { .. } => "Give the session a larger budget",
+        RunStatus::Cancelled { reason: CancelReason::Deadline { .. } } => "Give it more time with --timeout",
+        RunStatus::Cancelled { .. } => "Ask again",
+        RunStatus::ModelFailed { .. } => "See --model for who else can answer",
+        RunStatus::Crashed => "This is a fault of toolwarden: please report it, with --log debug and --events FILE",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toolwarden::policy::Decision;
+
+    use super::{YesTo, question};
+
+    #[test]
+    fn words_make_a_question() {
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        assert_eq!(question(&owned(&["where", "is", "it?"])).unwrap(), "where is it?");
+        for empty in [&[""][..], &[" ", "\n"]] {
+            assert!(question(&owned(empty)).is_err());
+        }
+    }
+
+    #[test]
+    fn each_answer_to_yes_to_is_a_policy() {
+        assert_eq!(YesTo::Nothing.policy().unwrap().default, Decision::Ask);
+        assert_eq!(YesTo::Everything.policy().unwrap().default, Decision::Allow);
+        let read_only = YesTo::ReadOnly.policy().unwrap();
+        let allowed: Vec<&str> = read_only.allow.iter().map(|rule| rule.text()).collect();
+        assert_eq!((allowed, read_only.default), (vec!["read", "ls", "search", "task"], Decision::Ask));
+    }
+}

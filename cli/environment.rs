@@ -1,0 +1,84 @@
+//! The environment of this process: read once, here and nowhere else, and handed down as values.
+//!
+//! Commands get the few variables that may pass; what looks like a secret is never passed on and is taken out of
+//! every output, for a tool may find the same value in a file.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use toolwarden_tools::builtin::bash::allowed_environment;
+
+/// Parts of a variable's name that make its value a secret.
+const SECRET_PARTS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
+/// Shortest value that is taken as a secret, in bytes: a shorter one would blot out ordinary text.
+const SECRET_BYTES_MIN: usize = 8;
+
+/// The variables of this process that are text.
+pub(crate) struct Environment {
+    variables: BTreeMap<String, String>,
+}
+
+impl Environment {
+    /// Reads the environment; what is not UTF-8 is left out.
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+    pub(crate) fn of_this_process() -> Self {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Self { variables: std::env::vars_os().filter_map(text).collect() }
+    }
+
+    /// What commands may see.
+    pub(crate) fn for_commands(&self) -> BTreeMap<String, String> {
+        allowed_environment(self.variables.clone())
+    }
+
+    /// Values that must never be seen in an output or an event, sorted.
+    pub(crate) fn secrets(&self) -> Vec<String> {
+        let looks_secret = |name: &str| {
+            let upper = name.to_ascii_uppercase();
+            SECRET_PARTS.iter().any(|part| upper.contains(part))
+        };
+        let values = self.variables.iter().filter(|(name, _)| looks_secret(name)).map(|(_, value)| value.trim());
+        let secrets: BTreeSet<&str> = values.filter(|value| value.len() >= SECRET_BYTES_MIN).collect();
+        secrets.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Whether the terminal, if there is one, can move its cursor.
+    pub(crate) fn terminal_can_draw(&self) -> bool {
+        self.variables.get("TERM").is_some_and(|terminal| !terminal.is_empty() && terminal != "dumb")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Environment;
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Environment { variables: owned.collect() }
+    }
+
+    #[test]
+    fn secrets_go_to_the_sanitiser_and_never_to_commands() {
+        let environment = environment(&[
+            ("PATH", "/usr/bin"),
+            ("HOME", "/home/a"),
+            ("SOME_API_KEY", " 12345678\n"),
+            ("gh_token", "abcdefghij"),
+            ("DB_PASSWORD", "short"),
+            ("OTHER_SECRET", "abcdefghij"),
+            ("EDITOR", "longer than eight"),
+        ]);
+        assert_eq!(environment.secrets(), ["12345678", "abcdefghij"]);
+        let passed: Vec<String> = environment.for_commands().into_keys().collect();
+        assert_eq!(passed, ["HOME", "PATH"]);
+    }
+
+    #[test]
+    fn a_dumb_or_unknown_terminal_is_not_drawn_on() {
+        assert!(environment(&[("TERM", "xterm-256color")]).terminal_can_draw());
+        assert!(!environment(&[("TERM", "dumb")]).terminal_can_draw());
+        assert!(!environment(&[("TERM", "")]).terminal_can_draw());
+        assert!(!environment(&[]).terminal_can_draw());
+    }
+}

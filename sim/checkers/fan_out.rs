@@ -1,0 +1,61 @@
+//! A fan-out never runs more than its width, and is done only when every member that was started has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use toolwarden_actors::node::NodeId;
+
+use super::{Checker, must};
+use crate::happening::Happening;
+
+/// The fan-outs under way.
+#[derive(Debug, Default)]
+pub struct FanOuts {
+    fans: BTreeMap<NodeId, Fan>,
+}
+
+#[derive(Debug)]
+struct Fan {
+    members: usize,
+    width: usize,
+    running: BTreeSet<usize>,
+    begun: BTreeSet<usize>,
+}
+
+impl Checker for FanOuts {
+    fn promise(&self) -> &'static str {
+        "a fan-out keeps its width and waits for its members"
+    }
+
+    fn see(&mut self, _now: Duration, happening: &Happening) -> Result<(), String> {
+        match happening {
+            Happening::FanBegan { node, members, width } => {
+                let (members, width) = (*members, *width);
+                let fan = Fan { members, width, running: BTreeSet::new(), begun: BTreeSet::new() };
+                self.fans.insert(*node, fan);
+                Ok(())
+            }
+            Happening::MemberBegan { node, member } => {
+                let Some(fan) = self.fans.get_mut(node) else { return Err("no fan-out for a member".to_owned()) };
+                must(fan.begun.insert(*member), || format!("member {member} began twice"))?;
+                fan.running.insert(*member);
+                let (running, width) = (fan.running.len(), fan.width);
+                must(running <= width, || format!("{running} members run, the width is {width}"))
+            }
+            Happening::MemberEnded { node, member } => {
+                let ended = self.fans.get_mut(node).is_some_and(|fan| fan.running.remove(member));
+                must(ended, || format!("member {member} ended and did not run"))
+            }
+            Happening::FanDone { node, ends } => {
+                let Some(fan) = self.fans.remove(node) else { return Err("a fan-out is done twice".to_owned()) };
+                must(fan.running.is_empty(), || format!("done, and {:?} still run", fan.running))?;
+                must(*ends == fan.members, || format!("{ends} ends for {} members", fan.members))
+            }
+            Happening::FanDropped { node } => {
+                self.fans.remove(node);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Every lease is home in the end, and went home once: slots and reservations, however their holders ended.
+//!
+//! A body that never yields again keeps what it holds, in reality too; only such bodies may still hold something,
+//! and the lenders must count exactly that.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Checker, must};
+use crate::happening::Happening;
+use crate::remains::Remains;
+
+/// What is out, by the world's own count.
+#[derive(Debug, Default)]
+pub struct Leases {
+    slots: BTreeSet<u64>,
+    reservations: BTreeSet<u64>,
+}
+
+impl Checker for Leases {
+    fn promise(&self) -> &'static str {
+        "every lease comes home once"
+    }
+
+    fn see(&mut self, _now: Duration, happening: &Happening) -> Result<(), String> {
+        match happening {
+            Happening::SlotLent { ticket } => {
+                must(self.slots.insert(*ticket), || format!("slot {ticket} was lent twice"))
+            }
+            Happening::SlotHome { ticket } => {
+                must(self.slots.remove(ticket), || format!("slot {ticket} came home twice"))
+            }
+            Happening::Reserved { reservation, .. } => {
+                must(self.reservations.insert(*reservation), || format!("reservation {reservation} was made twice"))
+            }
+            Happening::Settled { reservation, .. } => {
+                must(self.reservations.remove(reservation), || format!("reservation {reservation} was settled twice"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, remains: &Remains) -> Result<(), String> {
+        let Remains { slots, slots_spinning, slots_waiting, reservations, reservations_spinning, .. } = remains;
+        let lost = self.slots.len() - slots_spinning.min(&self.slots.len());
+        must(lost == 0, || format!("{lost} slots never came home"))?;
+        must(slots == slots_spinning, || format!("the lane counts {slots} slots out, {slots_spinning} are"))?;
+        must(*slots_waiting == 0, || format!("{slots_waiting} calls still wait for a slot"))?;
+        must(reservations == reservations_spinning, || {
+            format!("the ledger counts {reservations} reservations out, {reservations_spinning} are")
+        })
+    }
+}

@@ -1,0 +1,315 @@
+//! What happens in a simulated run, as the checkers see it, and the digest of all of it.
+//!
+//! The world reports what it did, never what a machine says about itself, so that a machine that deceives itself is
+//! still caught. The digest folds every happening with its moment: two runs are the same run when it is the same.
+
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use toolwarden_actors::node::{BodyEnd, NodeId, NodeKind};
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Happening {
+    /// Somebody wanted a node.
+    Wanted {
+        /// Which.
+        node: NodeId,
+        /// Whether somebody waits for its ending.
+        waited: bool,
+    },
+    /// A node's actor came to life.
+    Born {
+        /// Which.
+        node: NodeId,
+        /// Under whom.
+        parent: Option<NodeId>,
+        /// As what.
+        kind: Kind,
+        /// With which grace.
+        grace: Duration,
+    },
+    /// A live node read a cancel, a kill or the end of its time.
+    CancelRead {
+        /// Which.
+        node: NodeId,
+    },
+    /// A live node read that its body is over.
+    BodyEndRead {
+        /// Which.
+        node: NodeId,
+    },
+    /// A node asked for its body to begin.
+    BodyAsked {
+        /// Whose.
+        node: NodeId,
+    },
+    /// A body is over: its task is gone.
+    BodyOver {
+        /// Whose.
+        node: NodeId,
+    },
+    /// A node published its ending.
+    Ended {
+        /// Which.
+        node: NodeId,
+        /// How its body ended.
+        body: End,
+        /// Children that it could not vouch for.
+        unsettled: usize,
+    },
+    /// A node's actor was killed or failed: it has no ending of its own.
+    Died {
+        /// Which.
+        node: NodeId,
+    },
+    /// Whoever waits for a node was told its ending.
+    WaiterTold {
+        /// Of which.
+        node: NodeId,
+    },
+    /// A call asked for a slot.
+    SlotAsked {
+        /// The number of the attempt.
+        ticket: u64,
+    },
+    /// A call was given a slot.
+    SlotLent {
+        /// The number of the attempt.
+        ticket: u64,
+    },
+    /// A call was turned away.
+    SlotShed {
+        /// The number of the attempt.
+        ticket: u64,
+    },
+    /// A call no longer waits: it withdrew, or the question was lost with its lane.
+    SlotGivenUp {
+        /// The number of the attempt.
+        ticket: u64,
+    },
+    /// A slot came home.
+    SlotHome {
+        /// The number it was lent under.
+        ticket: u64,
+    },
+    /// An account was opened.
+    AccountOpened {
+        /// Which.
+        account: u64,
+        /// Under which.
+        parent: Option<u64>,
+        /// How many calls it allows.
+        calls_max: u64,
+    },
+    /// A reservation was made.
+    Reserved {
+        /// Its number.
+        reservation: u64,
+        /// In which account.
+        account: u64,
+        /// Calls.
+        calls: u64,
+    },
+    /// A reservation was settled.
+    Settled {
+        /// Its number.
+        reservation: u64,
+        /// Calls really used.
+        calls: u64,
+    },
+    /// A question was asked.
+    Asked {
+        /// Its number.
+        ask: u64,
+    },
+    /// A question was answered.
+    Answered {
+        /// Its number.
+        ask: u64,
+        /// Whether the call may run.
+        approved: bool,
+    },
+    /// Nobody waits for the answer any more.
+    Withdrawn {
+        /// Its number.
+        ask: u64,
+    },
+    /// A person approved a question that was shown to them.
+    Approved {
+        /// Its number.
+        ask: u64,
+    },
+    /// The journal took an entry.
+    Entry {
+        /// Its number.
+        sequence: u64,
+        /// Its moment, in milliseconds.
+        unix_ms: u64,
+        /// The invocation.
+        invocation: NodeId,
+        /// Whether it is the ending.
+        ending: bool,
+    },
+    /// The journal refused an ending.
+    EntryRefused {
+        /// The invocation.
+        invocation: NodeId,
+    },
+    /// A fan-out began.
+    FanBegan {
+        /// Its node.
+        node: NodeId,
+        /// How many members.
+        members: usize,
+        /// How many at a time.
+        width: usize,
+    },
+    /// A member of a fan-out was started.
+    MemberBegan {
+        /// The fan-out's node.
+        node: NodeId,
+        /// Which member.
+        member: usize,
+    },
+    /// A member of a fan-out has ended.
+    MemberEnded {
+        /// The fan-out's node.
+        node: NodeId,
+        /// Which member.
+        member: usize,
+    },
+    /// A fan-out is done; so many of its members have an end.
+    FanDone {
+        /// Its node.
+        node: NodeId,
+        /// How many.
+        ends: usize,
+    },
+    /// A fan-out's body is gone with what it kept.
+    FanDropped {
+        /// Its node.
+        node: NodeId,
+    },
+    /// A fault was made.
+    Fault {
+        /// Which kind.
+        kind: u32,
+    },
+}
+
+/// What a node stands for; as [`NodeKind`], and it can be hashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The top.
+    Sessions,
+    /// A session.
+    Session,
+    /// A run.
+    Run,
+    /// A call.
+    Invocation,
+    /// The members of a fan-out.
+    FanOut,
+    /// A command.
+    Process,
+}
+
+impl From<NodeKind> for Kind {
+    fn from(kind: NodeKind) -> Self {
+        match kind {
+            NodeKind::Sessions => Self::Sessions,
+            NodeKind::Session => Self::Session,
+            NodeKind::Run => Self::Run,
+            NodeKind::Invocation => Self::Invocation,
+            NodeKind::FanOut => Self::FanOut,
+            NodeKind::ProcessGroup => Self::Process,
+        }
+    }
+}
+
+/// How a body ended; as [`BodyEnd`], without its words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum End {
+    /// It returned.
+    Returned,
+    /// It panicked.
+    Panicked,
+    /// It was aborted.
+    Aborted,
+    /// It would not stop.
+    Abandoned,
+    /// It never began.
+    NeverStarted,
+    /// It was lost with its node.
+    Lost,
+}
+
+impl From<&BodyEnd> for End {
+    fn from(end: &BodyEnd) -> Self {
+        match end {
+            BodyEnd::Returned => Self::Returned,
+            BodyEnd::Panicked(_) => Self::Panicked,
+            BodyEnd::Aborted => Self::Aborted,
+            BodyEnd::Abandoned => Self::Abandoned,
+            BodyEnd::NeverStarted => Self::NeverStarted,
+            BodyEnd::Lost => Self::Lost,
+        }
+    }
+}
+
+/// The digest of a run so far (64-bit FNV-1a over everything that happened).
+#[derive(Debug, Clone)]
+pub struct TraceDigest(u64);
+
+impl TraceDigest {
+    /// Of nothing.
+    pub fn new() -> Self {
+        Self(0xCBF2_9CE4_8422_2325)
+    }
+
+    /// Folds one more thing in, with its moment.
+    pub fn fold(&mut self, now: Duration, what: &impl Hash) {
+        now.hash(self);
+        what.hash(self);
+    }
+}
+
+impl Default for TraceDigest {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Hasher for TraceDigest {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3);
+        }
+    }
+
+    // Whole words at once: eight times fewer rounds, and as good for telling runs apart.
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_u8(&mut self, word: u8) {
+        self.write_u64(u64::from(word));
+    }
+}

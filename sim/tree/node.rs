@@ -1,0 +1,292 @@
+//! The simulated mount of a node: gives events to its machine and carries its effects out on the schedule.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use toolwarden_actors::node::{BodyEnd, Ending, NodeEffect, NodeEvent, NodeId, NodeKind, NodeMachine, NodeTimer};
+use toolwarden_tools::cancellation::CancelReason;
+use toolwarden_tools::ids::InvocationId;
+
+use crate::happening::{End, Happening};
+use crate::message::{Address, Birth, BodyMessage, JournalMessage, Message, body_over};
+use crate::script::Script;
+
+use super::World;
+use super::body::Body;
+
+/// A live node's state.
+#[derive(Debug)]
+pub(super) struct Node {
+    machine: NodeMachine,
+    pub(super) kind: NodeKind,
+    session: NodeId,
+    parent: Option<NodeId>,
+    /// The body's work until it begins.
+    script: Option<Script>,
+    timers: Vec<Address>,
+    births: BTreeMap<NodeId, Box<Birth>>,
+    /// Who waits for each child that lives.
+    pub(super) children: BTreeMap<NodeId, Option<NodeId>>,
+}
+
+impl Node {
+    /// Nodes that must not be struck: the top has a supervisor of another kind above it.
+    pub(super) fn is_top(&self) -> bool {
+        self.parent.is_none()
+    }
+
+    pub(super) fn parent(&self) -> Option<NodeId> {
+        self.parent
+    }
+}
+
+/// The id under which the journal and the desk know an invocation's node.
+pub(super) fn invocation_id(node: NodeId) -> InvocationId {
+    format!("call-{}", node.0).into()
+}
+
+fn lost() -> Ending {
+    Ending { body: BodyEnd::Lost, cancel: None, unsettled_children: 0 }
+}
+
+impl World<'_> {
+    /// Makes a node's actor, as a linked spawn does; it may begin once it reads its start.
+    pub(super) fn give_life(&mut self, id: NodeId, script: Script, session: NodeId, parent: Option<NodeId>) {
+        let (kind, grace) = (script.kind, script.grace);
+        let node = Node {
+            machine: NodeMachine::new(grace),
+            kind,
+            session,
+            parent,
+            script: Some(script),
+            timers: Vec::new(),
+            births: BTreeMap::new(),
+            children: BTreeMap::new(),
+        };
+        self.nodes.insert(id, node);
+        self.happens(Happening::Born { node: id, parent, kind: kind.into(), grace });
+        self.send(Address::Node(id), Message::Start);
+    }
+
+    pub(super) fn node_hears(&mut self, id: NodeId, message: Message) {
+        if !self.nodes.contains_key(&id) {
+            self.lose(message);
+            return;
+        }
+        match message {
+            Message::Start => self.node_steps(id, NodeEvent::Start),
+            Message::Event(event) => {
+                self.note_event(id, &event);
+                self.node_steps(id, event);
+            }
+            Message::Spawn(birth) => {
+                let child = birth.node;
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    node.births.insert(child, birth);
+                }
+                self.node_steps(id, NodeEvent::Spawn(child));
+            }
+            Message::ChildOver(child, ending) => self.child_over(id, child, ending),
+            Message::Die => self.die(id),
+            other => drop(other),
+        }
+    }
+
+    fn note_event(&mut self, id: NodeId, event: &NodeEvent) {
+        match event {
+            NodeEvent::Cancel(_) | NodeEvent::Kill(_) | NodeEvent::Timer(NodeTimer::Deadline { .. }) => {
+                if self.nodes.get(&id).is_some_and(|node| node.script.is_some()) {
+                    self.covers("a cancel before the start");
+                }
+                self.happens(Happening::CancelRead { node: id });
+            }
+            NodeEvent::BodyEnded(_) => self.happens(Happening::BodyEndRead { node: id }),
+            NodeEvent::Timer(NodeTimer::Backstop) => self.covers("a backstop"),
+            _ => {}
+        }
+    }
+
+    fn node_steps(&mut self, id: NodeId, event: NodeEvent) {
+        let mut effects = Vec::new();
+        if let Some(node) = self.nodes.get_mut(&id) {
+            self.tamper.node(id, &mut node.machine, event, &mut effects);
+        }
+        for effect in effects {
+            self.carry_out(id, effect);
+        }
+    }
+
+    fn carry_out(&mut self, id: NodeId, effect: NodeEffect) {
+        match effect {
+            NodeEffect::StartBody => self.start_body(id),
+            NodeEffect::SignalBody(_) => {
+                // The signal is set at once; the body's task is woken when its turn comes.
+                if let Some(body) = self.bodies.get_mut(&id) {
+                    body.signalled = true;
+                }
+                self.tell_body(id, BodyMessage::Signal);
+            }
+            NodeEffect::AbortBody => self.tell_body(id, BodyMessage::Abort),
+            NodeEffect::StartChild(child) => self.start_child(id, child),
+            NodeEffect::RefuseChild(child, reason) => {
+                let birth = self.nodes.get_mut(&id).and_then(|node| node.births.remove(&child));
+                if let Some(birth) = birth {
+                    self.covers("a refused child");
+                    let ending = Ending { body: BodyEnd::NeverStarted, cancel: Some(reason), unsettled_children: 0 };
+                    self.miscarry(&birth, ending);
+                }
+            }
+            NodeEffect::CancelChild(child, reason) => self.tell_child(id, child, NodeEvent::Cancel(reason)),
+            NodeEffect::KillChild(child, reason) => self.tell_child(id, child, NodeEvent::Kill(reason)),
+            NodeEffect::KillActor(child) => {
+                if self.nodes.get(&id).is_some_and(|node| node.children.contains_key(&child)) {
+                    self.covers("a child killed from above");
+                    self.schedule.send(Address::Link(id), Address::Node(child), Message::Die);
+                }
+            }
+            NodeEffect::Arm(timer, span) => self.arm(id, timer, span),
+            NodeEffect::End(ending) => self.node_ends(id, ending),
+        }
+    }
+
+    fn arm(&mut self, id: NodeId, timer: NodeTimer, span: Duration) {
+        let address = self.timer();
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.timers.push(address);
+            self.schedule.send_after(span, address, Address::Node(id), Message::Event(NodeEvent::Timer(timer)));
+        }
+    }
+
+    fn start_body(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(script) = node.script.take() else { return };
+        let body = Body::new(id, node.session, script);
+        self.bodies.insert(id, body);
+        self.happens(Happening::BodyAsked { node: id });
+        self.tell_body(id, BodyMessage::Begin);
+    }
+
+    fn start_child(&mut self, id: NodeId, child: NodeId) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(birth) = node.births.remove(&child) else { return };
+        let Birth { script, session, waiter, .. } = *birth;
+        node.children.insert(child, waiter);
+        self.give_life(child, script, session, Some(id));
+    }
+
+    fn tell_child(&mut self, id: NodeId, child: NodeId, event: NodeEvent) {
+        if self.nodes.get(&id).is_some_and(|node| node.children.contains_key(&child)) {
+            self.send(Address::Node(child), Message::Event(event));
+        }
+    }
+
+    /// The supervision event of a child: hands the ending in its state on to whoever waits.
+    fn child_over(&mut self, id: NodeId, child: NodeId, ending: Option<Ending>) {
+        let Some(waiter) = self.nodes.get_mut(&id).and_then(|node| node.children.remove(&child)) else { return };
+        let event = if ending.is_some() { NodeEvent::ChildEnded(child) } else { NodeEvent::ChildLost(child) };
+        self.tell_waiter(child, waiter, ending.unwrap_or_else(lost));
+        self.node_steps(id, event);
+    }
+
+    fn tell_waiter(&mut self, child: NodeId, waiter: Option<NodeId>, ending: Ending) {
+        if let Some(body) = waiter {
+            self.happens(Happening::WaiterTold { node: child });
+            self.tell_body(body, BodyMessage::ChildEnd(child, ending));
+        }
+    }
+
+    /// The node publishes its ending and stops; its parent hears of it through the link.
+    fn node_ends(&mut self, id: NodeId, ending: Ending) {
+        let end = End::from(&ending.body);
+        self.happens(Happening::Ended { node: id, body: end, unsettled: ending.unsettled_children });
+        let Some(node) = self.nodes.remove(&id) else { return };
+        if ending.unsettled_children > 0 {
+            self.covers("an ending with unsettled children");
+        }
+        match end {
+            End::Returned => {}
+            End::Abandoned => self.covers("an abandoned body"),
+            End::Aborted => self.covers("an aborted body"),
+            End::Panicked => self.covers("a panic"),
+            End::NeverStarted => self.covers("a body that never began"),
+            End::Lost => {}
+        }
+        if end != End::Returned {
+            self.say_ending(id, node.kind);
+        }
+        self.take_down(id, &node);
+        if let Some(parent) = node.parent {
+            let over = Message::ChildOver(id, Some(ending));
+            self.schedule.send(Address::Link(id), Address::Node(parent), over);
+        }
+        self.lose_births(node);
+    }
+
+    /// The node's actor is killed or fails: its state is lost, with its body and its births, and what is beneath it
+    /// is killed by the links.
+    pub(super) fn die(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.remove(&id) else { return };
+        self.happens(Happening::Died { node: id });
+        self.say_ending(id, node.kind);
+        self.take_down(id, &node);
+        self.schedule.send(Address::Node(id), Address::Body(id), Message::Body(BodyMessage::Abort));
+        if let Some(parent) = node.parent {
+            self.schedule.send(Address::Link(id), Address::Node(parent), Message::ChildOver(id, None));
+        }
+        self.lose_births(node);
+    }
+
+    /// What goes with a node's state, however it goes: timers, and the life of what is still linked beneath.
+    fn take_down(&mut self, id: NodeId, node: &Node) {
+        for timer in &node.timers {
+            self.schedule.forget(*timer, Address::Node(id));
+        }
+        for (child, waiter) in &node.children {
+            self.schedule.send(Address::Link(id), Address::Node(*child), Message::Die);
+            // The way back goes with the state, and whoever waits learns it.
+            self.tell_waiter(*child, *waiter, lost());
+        }
+    }
+
+    fn lose_births(&mut self, node: Node) {
+        for birth in node.births.into_values() {
+            self.miscarry(&birth, lost());
+        }
+    }
+
+    /// A message that nobody reads any more: what it carries is dropped.
+    fn lose(&mut self, message: Message) {
+        if let Message::Spawn(birth) = message {
+            self.covers("a wish that died with its node");
+            self.miscarry(&birth, lost());
+        }
+    }
+
+    /// A node that never comes to life.
+    fn miscarry(&mut self, birth: &Birth, ending: Ending) {
+        self.say_ending(birth.node, birth.script.kind);
+        self.tell_waiter(birth.node, birth.waiter, ending);
+    }
+
+    /// The epilogue of an invocation: its ending, when its body did not say it.
+    fn say_ending(&mut self, id: NodeId, kind: NodeKind) {
+        if kind == NodeKind::Invocation && (self.endings_said.insert(id) || self.tamper.says_endings_twice()) {
+            self.write(JournalMessage::Ends(id, None));
+        }
+    }
+
+    /// A body tells its node that its task is over.
+    pub(super) fn body_tells_end(&mut self, id: NodeId, end: BodyEnd) {
+        self.happens(Happening::BodyOver { node: id });
+        self.schedule.send(Address::Body(id), Address::Node(id), body_over(end));
+    }
+
+    pub(super) fn cancel_child(&mut self, id: NodeId, child: NodeId, reason: CancelReason) {
+        self.schedule.send(Address::Body(id), Address::Node(id), Message::Event(NodeEvent::CancelChild(child, reason)));
+    }
+
+    /// Live nodes, the youngest first.
+    pub(super) fn living(&self) -> BTreeSet<std::cmp::Reverse<NodeId>> {
+        self.nodes.keys().copied().map(std::cmp::Reverse).collect()
+    }
+}
