@@ -21,6 +21,7 @@ use std::panic::catch_unwind;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
+use toolwarden_tools::effects::processes::shim::enter_if_asked;
 use tracing_subscriber::EnvFilter;
 
 use crate::assembly::Surroundings;
@@ -71,6 +72,8 @@ impl LogLevel {
 }
 
 fn main() -> ExitCode {
+    // Before all else: this program is also the shim between itself and the commands that it runs.
+    enter_if_asked();
     // A panic is a line of the log, for it is the supervisor's business and not a person's.
     std::panic::set_hook(Box::new(|panic| {
         let words = panic.payload_as_str().unwrap_or("no words");
