@@ -79,13 +79,16 @@ impl Handle {
             let (near, far) = BlockingStream::pair()?;
             near.set_nonblocking(true)?;
             let (receipt, far_receipt) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-            let mut line = Line { stream: UnixStream::from_std(near)?, heard: Vec::new() };
+            // As much as there is room for, before anybody is woken: the scope finds it, and nobody waits for tokio
+            // to learn that a new socket can be written to.
+            let written = rustix::net::send(&near, request, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap_or(0);
             let mut all = vec![far.as_fd(), far_receipt.as_fd()];
             all.extend_from_slice(descriptors);
-            // A request that is not whole is never run.
             let is_sent = send(&keeper.requests, &[0], &all).await.is_ok();
             drop((far, far_receipt));
-            if is_sent && line.stream.write_all(request).await.is_ok() {
+            let mut line = Line { stream: UnixStream::from_std(near)?, heard: Vec::new() };
+            // A request that is not whole is never run.
+            if is_sent && line.stream.write_all(&request[written..]).await.is_ok() {
                 return Ok(Handed { line, receipt, scope: None, keeper });
             }
             self.forget(&keeper).await;
