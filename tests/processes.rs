@@ -48,6 +48,8 @@ const TESTS: &[(&str, fn(), bool)] = &[
     ("port::what_is_no_shim_is_refused", port::what_is_no_shim_is_refused, false),
     ("port::a_killed_keeper_is_replaced", port::a_killed_keeper_is_replaced, false),
     ("port::a_stopped_scope_is_woken", port::a_stopped_scope_is_woken, false),
+    ("port::a_killed_scope_is_swept_after", port::a_killed_scope_is_swept_after, false),
+    ("port::a_long_request_arrives_whole", port::a_long_request_arrives_whole, false),
     ("soak::short", || soak::calls(200), false),
     ("soak::long", || soak::calls(2000), true),
     ("figure::all", figure::all, true),

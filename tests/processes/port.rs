@@ -198,3 +198,22 @@ pub(crate) fn a_stopped_scope_is_woken() {
     assert_eq!((end.status, end.killed_background), (ProcessStatus::Exited { code: 6 }, true));
     assert_eq!(trace::living(&mark), []);
 }
+
+pub(crate) fn a_killed_scope_is_swept_after() {
+    for line in ["kill -9 $PPID; exit 0", "setsid sleep 600 & kill -9 $PPID; exec sleep 600"] {
+        let mark = trace::unique_mark();
+        let (end, ..) = run(spec(line, &mark));
+        let end = end.unwrap();
+        assert_eq!((end.status, end.survivors), (ProcessStatus::Unknown, vec![]), "{line}");
+        assert_eq!(trace::living(&mark), [], "{line}");
+    }
+}
+
+// A request may be longer than a socket holds.
+pub(crate) fn a_long_request_arrives_whole() {
+    let variables = (0..12).map(|number| (format!("LONG_{number}"), "x".repeat(100_000)));
+    let mut command = spec("printf %s \"${#LONG_0} ${#LONG_11}\"", "");
+    command.environment.extend(variables);
+    let (end, out, _) = run(command);
+    assert_eq!((end.unwrap().status, out.as_str()), (EXITED, "100000 100000"));
+}

@@ -152,7 +152,7 @@ impl<'a> Attendance<'a> {
             let is_ending = self.stopped.is_some() || self.is_finishing;
             let is_draining = self.status.is_some() && !is_ending;
             tokio::select! { biased;
-                report = self.handed.line.next() => match report.map_err(|source| self.lost(source))? {
+                report = self.handed.reports.next() => match report.map_err(|source| self.lost(source))? {
                     Some(Report::Ended { status }) => {
                         self.status = Some(status);
                         drain.as_mut().reset(Instant::now() + self.command.drain);
@@ -174,7 +174,7 @@ impl<'a> Attendance<'a> {
                         self.finish();
                     } else {
                         self.stopped = Some(reason);
-                        self.handed.line.order(STOP);
+                        self.handed.order(STOP);
                     }
                 }
                 () = overdue.as_mut(), if is_ending => return self.sweep().await,
@@ -197,7 +197,7 @@ impl<'a> Attendance<'a> {
     fn finish(&mut self) {
         self.is_finishing = true;
         self.output_held = !self.pipes.are_closed();
-        self.handed.line.order(FINISH);
+        self.handed.order(FINISH);
     }
 
     /// The scope is gone, or does not answer: the keeper ends what is left.

@@ -17,8 +17,9 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
+use tokio::net::unix::pipe::Receiver;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -48,18 +49,18 @@ struct Keeper {
     host: BlockingStream,
 }
 
-/// The connection to a scope: the lease of one command, whose end ends it, with reports in the other direction.
-pub(super) struct Line {
-    stream: UnixStream,
+/// Where reports come from.
+pub(super) struct Reports<R> {
+    source: R,
     heard: Vec<u8>,
 }
 
 /// A command that was handed over.
 pub(super) struct Handed {
-    pub(super) line: Line,
-    /// Where the scope writes its pid before it starts the command. Apart from the reports, because nobody needs to
-    /// wake up for it.
-    receipt: OwnedFd,
+    pub(super) reports: Reports<Receiver>,
+    /// The lease, whose end ends the command; orders go this way, and the scope's pid comes back before it starts
+    /// anything. It stands apart from the reports, and unknown to tokio, because nobody needs to wake up for it.
+    lease: BlockingStream,
     scope: Option<i32>,
     keeper: Arc<Keeper>,
 }
@@ -76,17 +77,20 @@ impl Handle {
     pub(super) async fn hand_over(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Handed> {
         for _ in 0..ATTEMPTS {
             let keeper = self.keeper().await?;
-            let (near, far) = BlockingStream::pair()?;
-            near.set_nonblocking(true)?;
-            let (receipt, far_receipt) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-            let mut line = Line { stream: UnixStream::from_std(near)?, heard: Vec::new() };
-            let mut all = vec![far.as_fd(), far_receipt.as_fd()];
+            let (lease, far_lease) = BlockingStream::pair()?;
+            lease.set_nonblocking(true)?;
+            let (reports, far_reports) = pipe_with(PipeFlags::CLOEXEC)?;
+            // As much as there is room for, before anybody is woken.
+            let written = rustix::net::send(&lease, request, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap_or(0);
+            let mut all = vec![far_lease.as_fd(), far_reports.as_fd()];
             all.extend_from_slice(descriptors);
-            // A request that is not whole is never run.
             let is_sent = send(&keeper.requests, &[0], &all).await.is_ok();
-            drop((far, far_receipt));
-            if is_sent && line.stream.write_all(request).await.is_ok() {
-                return Ok(Handed { line, receipt, scope: None, keeper });
+            drop((far_lease, far_reports));
+            rustix::io::ioctl_fionbio(&reports, true)?;
+            let reports = Reports::from(Receiver::from_owned_fd_unchecked(reports)?);
+            // A request that is not whole is never run.
+            if is_sent && send_rest(&lease, &request[written..]).await.is_ok() {
+                return Ok(Handed { reports, lease, scope: None, keeper });
             }
             self.forget(&keeper).await;
         }
@@ -132,10 +136,10 @@ impl Keeper {
             .map_err(|error| named(executable, "cannot be started as the shim", error))?;
         // It outlives its sockets a little. Where the async runtime ends first, tokio's next one reaps it.
         tokio::spawn(async move { child.wait().await });
-        let mut line = Line { stream: host, heard: Vec::new() };
+        let mut reports = Reports::from(host);
         let refused = |reason: &str| Err(io::Error::other(format!("{} {reason}", executable.display())));
-        match timeout(READY_WAIT, line.next()).await {
-            Ok(Ok(Some(Report::Ready { version: VERSION }))) => Ok(Self { requests, host: line.stream.into_std()? }),
+        match timeout(READY_WAIT, reports.next()).await {
+            Ok(Ok(Some(Report::Ready { version: VERSION }))) => Ok(Self { requests, host: reports.source.into_std()? }),
             Ok(Ok(Some(Report::Ready { .. }))) => refused("is a shim of another version; use the same build for both"),
             Ok(Ok(Some(Report::Failed { errno }))) => {
                 let error = io::Error::from_raw_os_error(errno);
@@ -178,7 +182,21 @@ async fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -
     }
 }
 
-impl Line {
+/// Writes the rest of a long request.
+async fn send_rest(lease: &BlockingStream, rest: &[u8]) -> io::Result<()> {
+    if rest.is_empty() {
+        return Ok(());
+    }
+    UnixStream::from_std(lease.try_clone()?)?.write_all(rest).await
+}
+
+impl<R: AsyncRead + Unpin> From<R> for Reports<R> {
+    fn from(source: R) -> Self {
+        Self { source, heard: Vec::new() }
+    }
+}
+
+impl<R: AsyncRead + Unpin> Reports<R> {
     /// The next report, none after the last. May be dropped at any await.
     pub(super) async fn next(&mut self) -> io::Result<Option<Report>> {
         loop {
@@ -186,19 +204,10 @@ impl Line {
                 return Ok(Some(report));
             }
             self.heard.reserve(READ_BYTES);
-            match self.stream.read_buf(&mut self.heard).await {
-                Ok(0) => return Ok(None),
-                Ok(_) => {}
-                // The other end closed before it had read everything.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-                Err(error) => return Err(error),
+            if self.source.read_buf(&mut self.heard).await? == 0 {
+                return Ok(None);
             }
         }
-    }
-
-    /// Gives an order; a scope that cannot take it is gone, which the next report tells.
-    pub(super) fn order(&self, order: u8) {
-        let _ = self.stream.try_write(&[order]);
     }
 }
 
@@ -206,10 +215,16 @@ impl Handed {
     /// The scope that has taken the command, if one has: from then on it may run.
     pub(super) fn scope(&mut self) -> Option<i32> {
         let mut pid = [0; 4];
-        if self.scope.is_none() && rustix::io::read(&self.receipt, &mut pid) == Ok(pid.len()) {
+        let read = |pid: &mut [u8]| recv(&self.lease, pid, RecvFlags::DONTWAIT).map(|(_, length)| length);
+        if self.scope.is_none() && read(&mut pid) == Ok(pid.len()) {
             self.scope = Some(i32::from_le_bytes(pid));
         }
         self.scope
+    }
+
+    /// Gives an order; a scope that cannot take it is gone, which the next report tells.
+    pub(super) fn order(&self, order: u8) {
+        let _ = rustix::net::send(&self.lease, &[order], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     /// Whether somebody will take the command, if nobody has.
@@ -217,9 +232,9 @@ impl Handed {
         self.keeper.is_alive()
     }
 
-    /// Ends the lease and keeps the receipt: no scope can start the command any more, and one that has, has said so.
+    /// Ends the lease, from which what was said can still be read: no scope can start the command any more, and one that has, has said so.
     pub(super) fn let_go(&self) {
-        let _ = rustix::net::shutdown(&self.line.stream, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.lease, rustix::net::Shutdown::Both);
     }
 
     /// Has the keeper kill the scope, if it lives, and everything that was below it; the pids of what survives.
@@ -233,7 +248,7 @@ impl Handed {
             far.set_nonblocking(false)?;
             send(&self.keeper.host, &scope.to_le_bytes(), &[far.as_fd()]).await?;
             drop(far);
-            Line { stream: near, heard: Vec::new() }.next().await
+            Reports::from(near).next().await
         };
         match timeout(SWEEP_WAIT, swept).await {
             Ok(Ok(Some(Report::Gone { survivors, .. }))) => Ok(survivors),

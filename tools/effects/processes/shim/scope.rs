@@ -128,10 +128,9 @@ impl Seat {
 
 /// What comes with a request.
 struct Handed {
-    /// The lease, the orders and the reports.
-    line: UnixStream,
-    /// Where to say who has taken it.
-    receipt: OwnedFd,
+    /// The lease, the request and the orders; back goes the receipt.
+    lease: UnixStream,
+    reports: File,
     folder: OwnedFd,
     out: OwnedFd,
     err: OwnedFd,
@@ -162,50 +161,50 @@ fn receive(requests: &OwnedFd) -> Result<Received, Errno> {
         _ => Vec::new(),
     });
     let mut next = || descriptors.next();
-    let (Some(line), Some(receipt), Some(folder), Some(out), Some(err)) = (next(), next(), next(), next(), next())
+    let (Some(lease), Some(reports), Some(folder), Some(out), Some(err)) = (next(), next(), next(), next(), next())
     else {
         return Ok(Received::Nonsense);
     };
-    Ok(Received::Request(Handed { line: line.into(), receipt, folder, out, err, input: next() }))
+    Ok(Received::Request(Handed { lease: lease.into(), reports: reports.into(), folder, out, err, input: next() }))
 }
 
 /// Serves one request to the end of everything that came of it. Says whether the host still held the lease then: one
 /// that let go may have this scope killed yet, which must not hit another command.
 fn run(seat: &Seat, handed: Handed) -> bool {
-    let Handed { mut line, receipt, folder, out, err, input } = handed;
-    let Some(request) = read_request(&mut line) else {
+    let Handed { mut lease, mut reports, folder, out, err, input } = handed;
+    let Some(request) = read_request(&mut lease) else {
         seat.take();
         return false;
     };
     // The receipt comes before the last look at the lease: a host that lets go and then finds no receipt knows that
     // nothing will be started, and may hand the command to another.
-    let _ = rustix::io::write(&receipt, &getpid().as_raw().to_le_bytes());
-    if !is_leased(&line) {
+    let _ = rustix::io::write(&lease, &getpid().as_raw().to_le_bytes());
+    if !is_leased(&lease) {
         seat.take();
         return false;
     }
     let started = fchdir(&folder).and_then(|()| start(&request, &out, &err, input.as_ref()));
     // The next request can wait for that long, and this one need not wait for a fork.
     seat.take();
-    drop((receipt, folder, out, err, input));
+    drop((folder, out, err, input));
     match started {
-        Ok(leader) => Scope::new(line, leader, request.grace).guard(&seat.exits),
-        Err(errno) => line.write_all(&Report::Failed { errno: errno as i32 }.to_bytes()).is_ok(),
+        Ok(leader) => Scope::new(lease, reports, leader, request.grace).guard(&seat.exits),
+        Err(errno) => reports.write_all(&Report::Failed { errno: errno as i32 }.to_bytes()).is_ok(),
     }
 }
 
 /// Whether the host holds the other end.
-fn is_leased(line: &UnixStream) -> bool {
-    let seen = recv(line, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK).map(|(_, length)| length);
+fn is_leased(lease: &UnixStream) -> bool {
+    let seen = recv(lease, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK).map(|(_, length)| length);
     matches!(seen, Ok(1) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
 }
 
 /// Reads exactly the request: an order may have come close behind it.
-fn read_request(line: &mut UnixStream) -> Option<Request> {
+fn read_request(lease: &mut UnixStream) -> Option<Request> {
     let mut first = [0; 4];
-    line.read_exact(&mut first).ok()?;
+    lease.read_exact(&mut first).ok()?;
     let mut rest = vec![0; Request::length(first)?];
-    line.read_exact(&mut rest).ok()?;
+    lease.read_exact(&mut rest).ok()?;
     Request::from_bytes(&rest)
 }
 
@@ -236,7 +235,8 @@ enum Phase {
 
 /// One running command.
 struct Scope {
-    line: UnixStream,
+    lease: UnixStream,
+    reports: File,
     /// Whether the host may still say something.
     is_leased: bool,
     /// The command itself, until it is reaped.
@@ -254,9 +254,9 @@ fn now() -> Instant {
 }
 
 impl Scope {
-    fn new(line: UnixStream, leader: Pid, grace: Duration) -> Self {
-        let (leader, phase) = (Some(leader), Phase::Running);
-        Self { line, is_leased: true, leader, grace, phase, asked: BTreeSet::new(), killed_background: false }
+    fn new(lease: UnixStream, reports: File, leader: Pid, grace: Duration) -> Self {
+        let (leader, phase, asked) = (Some(leader), Phase::Running, BTreeSet::new());
+        Self { lease, reports, is_leased: true, leader, grace, phase, asked, killed_background: false }
     }
 
     /// Returns when nothing is left; says whether the host held the lease until then.
@@ -267,7 +267,7 @@ impl Scope {
                 let gone = Report::Gone { killed_background: self.killed_background, survivors: Vec::new() };
                 news.extend(gone.to_bytes());
             }
-            if !news.is_empty() && self.line.write_all(&news).is_err() {
+            if !news.is_empty() && self.reports.write_all(&news).is_err() {
                 self.is_leased = false;
                 self.kill_from_now_on();
             }
@@ -354,7 +354,7 @@ impl Scope {
             *is_reported = true;
             let survivors = children.iter().filter_map(|child| u32::try_from(child.as_raw()).ok()).collect();
             let report = Report::Gone { killed_background: self.killed_background, survivors };
-            let _ = self.line.write_all(&report.to_bytes());
+            let _ = self.reports.write_all(&report.to_bytes());
         }
         ROUND_PAUSE.0
     }
@@ -373,7 +373,7 @@ impl Scope {
             i32::try_from(ms).ok().and_then(|ms| PollTimeout::try_from(ms).ok()).unwrap_or(PollTimeout::MAX)
         });
         let mut look =
-            [PollFd::new(exits.as_fd(), PollFlags::POLLIN), PollFd::new(self.line.as_fd(), PollFlags::POLLIN)];
+            [PollFd::new(exits.as_fd(), PollFlags::POLLIN), PollFd::new(self.lease.as_fd(), PollFlags::POLLIN)];
         let watched = if self.is_leased { 2 } else { 1 };
         let _ = poll(&mut look[..watched], timeout);
         let is_spoken_to = self.is_leased && look[1].any().unwrap_or(true);
@@ -386,7 +386,7 @@ impl Scope {
     /// Takes one order; the end of the lease is the order to kill.
     fn listen(&mut self) {
         let mut order = [0];
-        let heard = recv(&self.line, &mut order, RecvFlags::DONTWAIT).map(|(_, length)| length);
+        let heard = recv(&self.lease, &mut order, RecvFlags::DONTWAIT).map(|(_, length)| length);
         let grace = match (heard, order[0]) {
             (Ok(1), STOP) => self.grace,
             (Ok(1), FINISH) => self.grace.min(BACKGROUND_GRACE),
