@@ -67,8 +67,9 @@ mod tests {
 
     use super::{cut, deeper_than};
 
+    /// Built by moving: the macro would walk what it is given, to copy it.
     fn nested(levels: usize) -> Value {
-        (1..levels).fold(json!(1), |inner, _| json!([inner]))
+        (1..levels).fold(json!(1), |inner, _| Value::Array(vec![inner]))
     }
 
     #[test]
@@ -77,7 +78,7 @@ mod tests {
             let mut fits = nested(levels);
             assert!(!deeper_than(&fits, levels) && !cut(&mut fits, levels));
             assert_eq!(fits, nested(levels));
-            let mut deep = json!([nested(200_000), "kept", { "a": nested(3) }]);
+            let mut deep = Value::Array(vec![nested(200_000), json!("kept"), json!({ "a": nested(3) })]);
             assert!(cut(&mut deep, levels));
             assert!(deeper_than(&deep, levels) && !deeper_than(&deep, levels + 1));
         }
@@ -86,7 +87,6 @@ mod tests {
     #[test]
     fn siblings_of_what_is_cut_stay() {
         let mut value = json!({"flat": 7});
-        // Moved, not written into the macro, which would walk it to copy it.
         value["deep"] = nested(200_000);
         assert!(cut(&mut value, 2));
         assert_eq!(value, json!({"deep": ["[nested deeper than 2 levels]"], "flat": 7}));
