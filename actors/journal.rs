@@ -344,6 +344,8 @@ impl<E: JournalEvent> JournalState<E> {
         match session {
             None => self.everyone.subscribe(),
             Some(session) => {
+                // A session that has closed tells nothing any more, so only this finds out that its readers went.
+                self.by_session.retain(|_, readers| readers.receiver_count() > 0);
                 self.by_session.entry(session).or_insert_with(|| broadcast::Sender::new(READER_LAG_MAX)).subscribe()
             }
         }
@@ -517,6 +519,27 @@ mod tests {
         assert_eq!(entry.event.id.as_str(), "b");
         assert!(reader.try_next().is_none());
         parent.stop(None);
+    }
+
+    #[tokio::test]
+    async fn readers_of_closed_sessions_are_forgotten() {
+        let everyone = broadcast::Sender::new(1);
+        let clock = Arc::new(Jumping::default());
+        let mut state: JournalState<Note> = JournalState {
+            machine: JournalMachine::default(),
+            clock,
+            sink: None,
+            everyone,
+            by_session: BTreeMap::new(),
+        };
+        let kept = state.subscribe(Some("kept".into()));
+        for session in ["a", "b", "c"] {
+            drop(state.subscribe(Some(session.into())));
+        }
+        drop(state.subscribe(Some("last".into())));
+        let left: Vec<&str> = state.by_session.keys().map(SessionId::as_str).collect();
+        assert_eq!(left, ["kept", "last"]);
+        drop(kept);
     }
 
     #[tokio::test]

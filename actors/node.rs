@@ -12,6 +12,8 @@
 //! (bounded by [`CHILDREN_MAX`]), cancel and body's end. Reports: its ending, in the state that the supervision
 //! event carries: that event is the one authority for the end of a child.
 
+mod alarm;
+
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,6 +30,8 @@ use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, 
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
+
+use self::alarm::{Alarm, Alarms};
 
 /// Most children that a node holds at a time; a further one is refused.
 pub const CHILDREN_MAX: usize = 65_536;
@@ -361,11 +365,12 @@ impl NodeMachine {
     }
 }
 
-/// Numbers and counts that all nodes of one tree share.
+/// Numbers, counts and timers that all nodes of one tree share.
 #[derive(Debug, Default)]
 pub struct Tree {
     next_id: AtomicU64,
     live: AtomicUsize,
+    alarms: Alarms,
 }
 
 impl Tree {
@@ -672,7 +677,7 @@ struct NodeState {
     body: Option<Body>,
     epilogue: Epilogue,
     task: Option<AbortOnDrop>,
-    timers: Vec<AbortOnDrop>,
+    timers: Vec<Alarm>,
     /// The child that is wished for in this step.
     wish: Option<Box<Birth>>,
     children: BTreeMap<NodeId, Child>,
@@ -687,7 +692,7 @@ struct Child {
     ended: oneshot::Sender<(Ending, Option<Output>)>,
 }
 
-/// Aborts a task when it goes: a node that is killed takes its body and timers with it.
+/// Aborts a task when it goes: a node that is killed takes its body with it.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -773,11 +778,8 @@ impl NodeState {
             }
             NodeEffect::Arm(timer, span) => {
                 let node = myself.clone();
-                let task = tokio::spawn(async move {
-                    tokio::time::sleep(span).await;
-                    drop(node.cast(NodeMessage::Event(NodeEvent::Timer(timer))));
-                });
-                self.timers.push(AbortOnDrop(task.abort_handle()));
+                let ring = move || drop(node.cast(NodeMessage::Event(NodeEvent::Timer(timer))));
+                self.timers.push(self.handle.tree.alarms.set(span, ring));
             }
             NodeEffect::End(ending) => {
                 self.epilogue.settle(&ending);

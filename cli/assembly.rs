@@ -14,6 +14,7 @@ use toolwarden::policy::{PermissionPolicy, PolicyError};
 use toolwarden::run::RunLimits;
 use toolwarden::scope::Confirming;
 use toolwarden::session::{Session, SessionError};
+use toolwarden_tools::effects::processes::system::SystemProcesses;
 
 use crate::attendant::{Attendance, Attendant, Killed};
 use crate::confirm::Asker;
@@ -168,6 +169,9 @@ pub(crate) fn load_model(spec: &str) -> Result<Arc<dyn Model>, AssemblyError> {
     }
 }
 
+/// This program, also when its file has been replaced since it started.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// A session with everything around it.
 pub(crate) struct Assembly {
     pub(crate) runtime: Runtime,
@@ -184,6 +188,8 @@ impl Assembly {
         let signals = StopSignals::listen().map_err(AssemblyError::Signals)?;
         let events_file = plan.events.map(EventsFile::create).transpose()?;
         let runtime = Runtime::builder()
+            // This program is its own sub-reaper shim: what leaves a command's group is found again.
+            .processes(Arc::new(SystemProcesses::with_shim(OWN_PROGRAM)))
             .environment(with.environment.for_commands())
             .secrets(with.environment.secrets())
             .event_sink(move || events_file.as_ref().and_then(EventsFile::sink))

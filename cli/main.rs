@@ -21,6 +21,7 @@ use std::panic::catch_unwind;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
+use toolwarden_tools::effects::processes::shim::enter_if_asked;
 use tracing_subscriber::EnvFilter;
 
 use crate::assembly::Surroundings;
@@ -34,6 +35,9 @@ const FAULT: u8 = 70;
 /// Supervised tool calls for language-model agents: nothing leaks, everything has one ending.
 #[derive(Debug, Parser)]
 #[command(name = "toolwarden", version, arg_required_else_help = true, subcommand_required = true)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 the command line has to be mended, 130 ended by Ctrl-C \
+                        (143 by SIGTERM, 129 by SIGHUP).\nCtrl-C once cancels everything and waits until it has \
+                        ended; twice kills.")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -68,6 +72,8 @@ impl LogLevel {
 }
 
 fn main() -> ExitCode {
+    // Before all else: this program is also the shim between itself and the commands that it runs.
+    enter_if_asked();
     // A panic is a line of the log, for it is the supervisor's business and not a person's.
     std::panic::set_hook(Box::new(|panic| {
         let words = panic.payload_as_str().unwrap_or("no words");

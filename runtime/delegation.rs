@@ -19,7 +19,7 @@ use crate::agent::{Agent, Agents};
 use crate::event::EventKind;
 use crate::kernel::Kernel;
 use crate::models::{Message, Model};
-use crate::run::{RunLimits, RunOutcome, RunPlan, carry, run_id};
+use crate::run::{RunLimits, RunOutcome, RunPlan, RunStatus, carry, run_id, tell_lost};
 use crate::scope::{ChildRuns, Scope};
 use crate::session_span::SESSION_GRACE;
 
@@ -200,15 +200,19 @@ impl Child {
         let plan = RunPlan { run, model: Arc::clone(&self.model), agent, limits: self.limits.clone() };
         let (kernel, prompt) = (Arc::clone(&self.kernel), self.task.prompt.clone());
         let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
-        let waiter = node.spawn(spec, move |run| async move {
-            let mut messages = vec![Message::User { text: prompt }];
-            carry(kernel, scope, plan, run, &mut messages).await
-        });
+        let (lost_kernel, lost_scope) = (Arc::clone(&self.kernel), Arc::clone(&scope));
+        let waiter = node.spawn_with_epilogue(
+            spec,
+            move |run| async move {
+                let mut messages = vec![Message::User { text: prompt }];
+                carry(kernel, scope, plan, run, &mut messages).await
+            },
+            move |ending| tell_lost(&lost_kernel, &lost_scope, ending),
+        );
         let end = waiter.await;
         // An account that is not there any more needs no closing.
         drop(self.kernel.ledger.close_account(account).await);
-        end.output
-            .ok_or_else(|| end.ending.cancel.map_or_else(|| "the run was lost".to_owned(), |reason| reason.to_string()))
+        end.output.ok_or_else(|| RunStatus::lost(&end.ending).to_string())
     }
 
     fn tell_end(&self, result: &ChildResult) {

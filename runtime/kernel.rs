@@ -1,4 +1,4 @@
-//! The kernel: one function, [`route`], takes every call from its proposal to its ending, top to bottom, with one
+//! The kernel: one function, `route`, takes every call from its proposal to its ending, top to bottom, with one
 //! exit.
 //!
 //! Whatever happens to a call (it is refused, cancelled, runs late, panics, is dropped by its caller, never

@@ -70,7 +70,7 @@ pub struct Judged<'a> {
     pub lane: &'a Lane,
     /// What a pattern is matched against.
     pub subject: &'a Subject,
-    /// Where the paths of the call really lead. For a command line: see [`visible_paths`].
+    /// Where the paths of the call really lead. For a command line: see [`command::visible_paths`].
     pub resolved: &'a [ResolvedPath],
 }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 use toolwarden_actors::accounts::LedgerError;
 use toolwarden_actors::budget::Amount;
-use toolwarden_actors::node::NodeHandle;
+use toolwarden_actors::node::{BodyEnd, Ending, NodeHandle};
 use toolwarden_actors::permit_pool::Shed;
 use toolwarden_actors::waiting_line::Holder;
 use toolwarden_tools::cancellation::CancelReason;
@@ -101,6 +101,14 @@ pub enum RunStatus {
 }
 
 impl RunStatus {
+    /// How a run ended whose body gave nothing back.
+    pub fn lost(ending: &Ending) -> Self {
+        match (&ending.body, &ending.cancel) {
+            (BodyEnd::Panicked(_), _) => Self::Crashed,
+            (_, reason) => Self::Cancelled { reason: reason.clone().unwrap_or(CancelReason::ParentEnded) },
+        }
+    }
+
     /// Whether the run came to an answer.
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Completed)
@@ -224,6 +232,12 @@ pub async fn carry(
     };
     tell_end(&kernel, &scope, &outcome).await;
     outcome
+}
+
+/// Tells the ending of a run whose body gave nothing back: what the node of every run calls as its epilogue.
+pub fn tell_lost(kernel: &Kernel, scope: &Scope, ending: &Ending) {
+    let status = RunStatus::lost(ending);
+    kernel.tell(scope, EventKind::Error { message: status.to_string(), kind: status.as_str().to_owned() });
 }
 
 async fn tell_end(kernel: &Kernel, scope: &Scope, outcome: &RunOutcome) {

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use toolwarden_actors::accounts::{AccountStatus, LedgerError};
 use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::journal::{JournalError, Reader, Reading};
-use toolwarden_actors::node::{BodyEnd, Ending, NodeHandle, NodeKind, NodeSpec};
+use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
 use toolwarden_actors::open_questions::{PendingQuestion, Reply};
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::context::ToolCall;
@@ -32,7 +32,7 @@ use crate::models::transcript::answer_interrupted_calls;
 use crate::models::{Message, Model};
 use crate::origin::Origin;
 use crate::proposal::Proposal;
-use crate::run::{RunLimits, RunOutcome, RunPlan, RunStatus, carry, run_id};
+use crate::run::{RunLimits, RunOutcome, RunPlan, RunStatus, carry, run_id, tell_lost};
 use crate::scope::Scope;
 use crate::session_span::SESSION_GRACE;
 
@@ -502,11 +502,7 @@ async fn answer(
             let outcome = carry(its_kernel, its_scope, run_plan, node, &mut messages).await;
             (messages, outcome)
         },
-        move |ending| {
-            let status = lost_status(ending);
-            let kind = EventKind::Error { message: status.to_string(), kind: status.as_str().to_owned() };
-            lost_kernel.tell(&lost_scope, kind);
-        },
+        move |ending| tell_lost(&lost_kernel, &lost_scope, ending),
     );
     let end = tokio::select! {
         biased;
@@ -527,7 +523,7 @@ async fn answer(
             answer_interrupted_calls(conversation);
             outcome
         }
-        None => unanswered(run, scope, lost_status(&end.ending)),
+        None => unanswered(run, scope, RunStatus::lost(&end.ending)),
     };
     // Before the answer: whoever has that finds nothing more to cancel.
     drop(listed);
@@ -545,13 +541,6 @@ fn unanswered(run: RunId, scope: &Scope, status: RunStatus) -> RunOutcome {
         usage: TurnUsage::default(),
         turns: 0,
         source_anchors: Vec::new(),
-    }
-}
-
-fn lost_status(ending: &Ending) -> RunStatus {
-    match (&ending.body, &ending.cancel) {
-        (BodyEnd::Panicked(_), _) => RunStatus::Crashed,
-        (_, reason) => RunStatus::Cancelled { reason: reason.clone().unwrap_or(CancelReason::ParentEnded) },
     }
 }
 

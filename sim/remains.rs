@@ -11,14 +11,10 @@ pub struct Remains {
     pub bodies: usize,
     /// Slots that the lane counts as out.
     pub slots: usize,
-    /// Slots that spinning bodies hold.
-    pub slots_spinning: usize,
     /// Calls that wait in the lane.
     pub slots_waiting: usize,
     /// Reservations that the ledger counts as out.
     pub reservations: usize,
-    /// Reservations that spinning bodies hold.
-    pub reservations_spinning: usize,
     /// Invocations without an ending.
     pub open_invocations: usize,
     /// Endings that the journal refused.

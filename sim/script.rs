@@ -237,7 +237,10 @@ impl Workload {
             2 => acts.push(Act::Panic),
             3 => acts.push(Act::Hang),
             4 => acts.extend([Act::Limit(ms(20)), Act::Hang]),
-            5 => acts.push(Act::Spin(ms(u64::from(choices.below(4)) * 900))),
+            5 => acts.push(match choices.below(5) {
+                4 => Act::SpinForEver,
+                times => Act::Spin(ms(u64::from(times) * 900)),
+            }),
             6 => acts.push(spawn(NodeKind::ProcessGroup, 1)),
             7 => acts.extend([spawn(NodeKind::ProcessGroup, 1), Act::AwaitChildren]),
             // Waiting for children gives the slot back.

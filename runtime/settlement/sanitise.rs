@@ -8,7 +8,7 @@
 use aho_corasick::AhoCorasick;
 use memchr::memmem;
 use regex::Regex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use thiserror::Error;
 use toolwarden_tools::outcome::ToolErrorKind;
 
@@ -19,14 +19,15 @@ pub const REDACTED: &str = "[redacted]";
 pub const SECRET_BYTES_MIN: usize = 6;
 
 /// Shapes of secrets that are always looked for (provider keys, access tokens, private keys), each with the words
-/// of which every match of it holds one.
+/// of which every match of it holds one. Each begins at the beginning of a word: a `task-…` holds no `sk-…`. Words are
+/// those of ASCII: the Unicode kind is slow in text that is not ASCII.
 const SECRET_SHAPES: [(&[&str], &str); 7] = [
-    (&["sk-"], r"sk-(?:ant-|proj-)?[A-Za-z0-9_-]{20,}"),
-    (&["ghp_", "gho_", "ghu_", "ghs_", "ghr_"], r"gh[pousr]_[A-Za-z0-9]{36,}"),
-    (&["github_pat_"], r"github_pat_[A-Za-z0-9_]{40,}"),
-    (&["xox"], r"xox[abprs]-[A-Za-z0-9-]{10,}"),
-    (&["AKIA"], r"AKIA[0-9A-Z]{16}"),
-    (&["AIza"], r"AIza[0-9A-Za-z_-]{35}"),
+    (&["sk-"], r"(?-u:\b)sk-(?:ant-|proj-)?[A-Za-z0-9_-]{20,}"),
+    (&["ghp_", "gho_", "ghu_", "ghs_", "ghr_"], r"(?-u:\b)gh[pousr]_[A-Za-z0-9]{36,}"),
+    (&["github_pat_"], r"(?-u:\b)github_pat_[A-Za-z0-9_]{40,}"),
+    (&["xox"], r"(?-u:\b)xox[abprs]-[A-Za-z0-9-]{10,}"),
+    (&["AKIA"], r"(?-u:\b)AKIA[0-9A-Z]{16}"),
+    (&["AIza"], r"(?-u:\b)AIza[0-9A-Za-z_-]{35}"),
     (&["-----BEGIN "], r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)-----END [A-Z ]*PRIVATE KEY-----"),
 ];
 
@@ -110,13 +111,29 @@ impl Sanitiser {
                 text = text.replace(secret, REDACTED);
             }
         }
-        if self.credentials_word.find(text.as_bytes()).is_some() {
+        if self.may_hold_credentials(&text) {
             removed += replace(&self.credentials, &mut text, |found| format!("{}{REDACTED}@", &found[1]));
         }
-        if self.shape_words.as_ref().is_none_or(|words| words.is_match(&text)) {
+        if self.may_hold_a_shape(&text) {
             removed += replace(&self.shapes, &mut text, |_| REDACTED.to_owned());
         }
         (text, removed)
+    }
+
+    /// Whether there may be something to take out; false is certain.
+    fn is_suspect(&self, text: &str) -> bool {
+        has_control(text.as_bytes())
+            || self.secrets.iter().any(|secret| secret.find(text.as_bytes()).is_some())
+            || self.may_hold_credentials(text)
+            || self.may_hold_a_shape(text)
+    }
+
+    fn may_hold_credentials(&self, text: &str) -> bool {
+        self.credentials_word.find(text.as_bytes()).is_some()
+    }
+
+    fn may_hold_a_shape(&self, text: &str) -> bool {
+        self.shape_words.as_ref().is_none_or(|words| words.is_match(text))
     }
 }
 
@@ -134,7 +151,7 @@ fn replace(shape: &Regex, text: &mut String, with: impl Fn(&regex::Captures<'_>)
 }
 
 impl Sanitiser {
-    /// Cleans every text inside of a JSON value; returns how many pieces were taken out.
+    /// Cleans every text inside of a JSON value, keys too; returns how many pieces were taken out.
     pub fn clean_value(&self, value: &mut Value) -> usize {
         let mut removed = 0;
         let mut open = vec![value];
@@ -146,9 +163,28 @@ impl Sanitiser {
                     removed += count;
                 }
                 Value::Array(items) => open.extend(items),
-                Value::Object(map) => open.extend(map.values_mut()),
+                Value::Object(map) => {
+                    removed += self.clean_keys(map);
+                    open.extend(map.values_mut());
+                }
                 Value::Null | Value::Bool(_) | Value::Number(_) => {}
             }
+        }
+        removed
+    }
+
+    /// Cleans the keys of an object; keys that become alike are numbered, so that nothing gets lost.
+    fn clean_keys(&self, map: &mut Map<String, Value>) -> usize {
+        if !map.keys().any(|key| self.is_suspect(key)) {
+            return 0;
+        }
+        let mut removed = 0;
+        for (key, value) in std::mem::take(map) {
+            let (key, count) = self.clean(key);
+            removed += count;
+            let taken = map.contains_key(&key);
+            let key = if taken { format!("{key} {}", map.len() + 1) } else { key };
+            map.insert(key, value);
         }
         removed
     }
@@ -220,6 +256,8 @@ fn without_controls(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::{Sanitiser, SanitiserError};
 
     fn clean(text: &str) -> String {
@@ -281,9 +319,20 @@ mod tests {
         lines.join("\n")
     }
 
+    /// The id of a child session, which was taken for a provider's key.
+    const TASK: &str = "task-run-task-795175dd285d4370b2a35411b700f6ae";
+
+    #[test]
+    fn keys_are_cleaned_and_none_gets_lost() {
+        let sanitiser = Sanitiser::new(Vec::new(), &["ticket-[0-9]+".into()]).unwrap();
+        let mut value = json!({"a": [{"ticket-1": "ticket-2", "ticket-3": 4}], "b": 5});
+        assert_eq!(sanitiser.clean_value(&mut value), 3);
+        assert_eq!(value, json!({"a": [{"[redacted]": "[redacted]", "[redacted] 2": 4}], "b": 5}));
+    }
+
     #[test]
     fn ordinary_text_stays_to_the_byte() {
-        for text in ["", "plain\ttext\r\n", "skill-sk-1 界 e\u{301}", "http://host:80/path@x", "a@b.c"] {
+        for text in ["", "plain\ttext\r\n", "skill-sk-1 界 e\u{301}", "http://host:80/path@x", "a@b.c", TASK] {
             let sanitiser = Sanitiser::new(Vec::new(), &[]).unwrap();
             assert_eq!(sanitiser.clean(text.to_owned()), (text.to_owned(), 0));
         }

@@ -111,12 +111,10 @@ impl Body {
         self.wait == Wait::SpinForEver
     }
 
-    pub(super) fn slots(&self) -> usize {
-        self.slots.len()
-    }
-
-    pub(super) fn reservations(&self) -> usize {
-        self.reservations.len()
+    /// Its node has ended without it: its invocation's debts are paid for it, also when it never stops.
+    pub(super) fn pay_debts(&mut self) {
+        self.slots.clear();
+        self.reservations.clear();
     }
 
     fn spins(&self) -> bool {

@@ -268,8 +268,11 @@ impl World<'_> {
         self.tell_waiter(birth.node, birth.waiter, ending);
     }
 
-    /// The epilogue of an invocation: its ending, when its body did not say it.
+    /// The epilogue of an invocation: its leases go home, and its ending is said when its body did not say it.
     fn say_ending(&mut self, id: NodeId, kind: NodeKind) {
+        if let Some(body) = self.bodies.get_mut(&id) {
+            body.pay_debts();
+        }
         if kind == NodeKind::Invocation && (self.endings_said.insert(id) || self.tamper.says_endings_twice()) {
             self.write(JournalMessage::Ends(id, None));
         }

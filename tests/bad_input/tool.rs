@@ -1,8 +1,7 @@
 //! Tools that break, and tools and callers that never come back.
 
 use std::panic::resume_unwind;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -153,14 +152,14 @@ async fn a_tool_that_never_returns_is_dropped_after_its_grace() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tool_that_spins_is_reported_as_abandoned() {
     let world = World::new().await;
-    let (let_go, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
-    let (seen, over) = (Arc::clone(&let_go), Arc::clone(&ended));
+    let (let_go, waits) = mpsc::channel::<()>();
+    let (waits, ended) = (Arc::new(Mutex::new(waits)), Arc::new(Notify::new()));
+    let over = Arc::clone(&ended);
     let spin = custom("spin", move |_ctx, _arguments| {
-        let (seen, over) = (Arc::clone(&seen), Arc::clone(&over));
+        let (waits, over) = (Arc::clone(&waits), Arc::clone(&over));
         async move {
-            while !seen.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
+            // As good as spinning: the thread is never given back.
+            waits.lock().unwrap().recv().unwrap();
             over.notify_one();
             ToolOutcome::success("much too late")
         }
@@ -178,7 +177,7 @@ async fn a_tool_that_spins_is_reported_as_abandoned() {
     // Its leases are home although it still spins.
     world.at_rest(&[&session]).await;
     assert_eq!(session.budget().await.unwrap().spent.calls, 1);
-    let_go.store(true, Ordering::Relaxed);
+    let_go.send(()).unwrap();
     ended.notified().await;
     // What it gives back in the end reaches nobody, and ends nothing a second time.
     assert!(session.tool("ls", json!({})).await.unwrap().is_success());

@@ -26,6 +26,7 @@ fn calls() -> Vec<(&'static str, Value)> {
         ("write", json!({"file_path": "file", "content": "new\n"})),
         ("edit", json!({"file_path": "file", "old_string": "old", "new_string": "new"})),
         ("bash", json!({"command": "echo hi"})),
+        ("git", json!({"command": "status"})),
         (
             "batch",
             json!({"invocations": [{"tool": "read", "args": {"file_path": "file"}}, {"tool": "ls", "args": {}}]}),
@@ -34,8 +35,19 @@ fn calls() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// Makes the folder a repository, without running anything in it.
+fn make_repository(world: &World) {
+    let git = world.path().join(".git");
+    for folder in ["objects", "refs/heads"] {
+        std::fs::create_dir_all(git.join(folder)).unwrap();
+    }
+    std::fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+    std::fs::write(git.join("config"), "[core]\n\trepositoryformatversion = 0\n").unwrap();
+}
+
 async fn ready(world: &World) -> Session {
     std::fs::write(world.path().join("file"), OLD).unwrap();
+    make_repository(world);
     let session = world
         .session()
         .policy(allowing(&["ls", "task"]))

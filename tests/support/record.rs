@@ -140,11 +140,17 @@ impl Record {
 
     fn check_child_runs(&self, lines: &[Value], ended: &BTreeMap<String, u64>) {
         let mut open: BTreeMap<String, String> = BTreeMap::new();
+        let mut owners: BTreeMap<&str, u64> = BTreeMap::new();
         for line in lines {
+            if let Some(owner_end) = line["session_id"].as_str().and_then(|session| owners.get(session)) {
+                let at = line["sequence"].as_u64().unwrap();
+                assert!(*owner_end > at, "the owning call ended before {line}\n{}", self.shown());
+            }
             let task = || line["task_id"].as_str().unwrap().to_owned();
             match line["type"].as_str().unwrap() {
                 "subagent_start" => {
                     let owner = line["parent_invocation"].as_str().unwrap().to_owned();
+                    owners.insert(line["session_id"].as_str().unwrap(), ended[&owner]);
                     assert!(open.insert(task(), owner).is_none(), "began twice: {line}");
                 }
                 "subagent_end" => {

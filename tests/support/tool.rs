@@ -183,7 +183,8 @@ impl Gate {
         })
     }
 
-    async fn pass(&self, ctx: &ToolContext) -> Result<(), Box<ToolOutcome>> {
+    /// Waits inside until it is let go.
+    pub(crate) async fn pass(&self, ctx: &ToolContext) -> Result<(), Box<ToolOutcome>> {
         let shared = Arc::clone(&self.shared);
         shared.inside.send_modify(|inside| {
             *inside += 1;

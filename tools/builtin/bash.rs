@@ -29,7 +29,7 @@ use crate::capture::{CaptureReport, StreamCount};
 use crate::context::ToolContext;
 use crate::declaration::Capabilities;
 use crate::effects::files::{FileKind, Links};
-use crate::effects::processes::{CommandSpec, ProcessEnd, ProcessError, ProcessStatus};
+use crate::effects::processes::{CommandSpec, ContainmentLevel, ProcessEnd, ProcessError, ProcessStatus};
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
 use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
@@ -319,14 +319,25 @@ impl Request {
             Ok(end) if end.killed_background && end.stopped.is_none() => {
                 notices.push("what still ran in the background when the shell ended was stopped".into());
             }
-            Ok(end) if end.output_held && !end.killed_background => {
-                notices.push("a process that left the group of this command held its output and may still run".into());
-            }
-            Ok(end) if end.status == ProcessStatus::Unknown => {
-                notices.push("the command was killed, but the system has not reported its end yet".into());
-            }
+            Ok(end) if end.output_held && !end.killed_background => notices.push(
+                match end.level {
+                    ContainmentLevel::Group => {
+                        "a process that left the group of this command held its output and may still run"
+                    }
+                    ContainmentLevel::SubReaper => "a process that this command did not start held its output",
+                }
+                .into(),
+            ),
+            Ok(end) if end.status == ProcessStatus::Unknown => notices.push(match end.level {
+                ContainmentLevel::Group => "the command was killed, but the system has not reported its end yet".into(),
+                ContainmentLevel::SubReaper => "the process that watched over this command was killed".into(),
+            }),
             Err(error) if run.stopped.is_some() => notices.push(error.to_string()),
             _ => {}
+        }
+        if let Some(end) = run.end.as_ref().ok().filter(|end| !end.survivors.is_empty()) {
+            let pids: Vec<String> = end.survivors.iter().map(u32::to_string).collect();
+            notices.push(format!("these processes of the command could not be ended: {}", pids.join(", ")));
         }
         notices
     }
@@ -364,6 +375,8 @@ impl Request {
         if let Ok(end) = &run.end {
             facts.insert("output_held".into(), json!(end.output_held));
             facts.insert("background_killed".into(), json!(end.killed_background));
+            let containment = json!({"level": end.level.as_str(), "survivors": end.survivors});
+            facts.insert("containment".into(), containment);
         }
         facts
     }

@@ -2,7 +2,7 @@
 //!
 //! Only the repository whose `.git` stands in the workspace's own folder is used, never one above it. A repository's
 //! own configuration is written by whoever made it, so no program named there is run by any command of this tool:
-//! no hook, filter, pager, external diff or helper (see [`program`]); nothing here reaches the network, and nothing
+//! no hook, filter, pager, external diff or helper (see `program`); nothing here reaches the network, and nothing
 //! waits for a key. Whoever wants hooks, filters or a remote uses `bash`, where a person is asked.
 
 mod branch;

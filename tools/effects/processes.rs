@@ -6,6 +6,7 @@
 #[cfg(test)]
 pub(crate) mod marked;
 mod pipes;
+pub mod shim;
 pub mod system;
 
 use std::collections::BTreeMap;
@@ -74,8 +75,46 @@ pub struct ProcessEnd {
     pub stopped: Option<CancelReason>,
     /// Whether a background child still held a pipe when the drain was over.
     pub output_held: bool,
-    /// Whether children of the command were still running when it had ended, and were killed.
+    /// Whether children of the command were still running when it had ended, and were stopped.
     pub killed_background: bool,
+    /// What was held when the command ran, and so what an empty list of survivors is worth.
+    pub level: ContainmentLevel,
+    /// Pids that are known to be left (at most 64): what could not be killed in time. A later look may find them
+    /// gone.
+    pub survivors: Vec<u32>,
+}
+
+impl ProcessEnd {
+    /// An end at [`ContainmentLevel::Group`] of which no survivor is known.
+    pub(crate) fn group(
+        status: ProcessStatus,
+        stopped: Option<CancelReason>,
+        output_held: bool,
+        killed_background: bool,
+    ) -> Self {
+        let (level, survivors) = (ContainmentLevel::Group, Vec::new());
+        Self { status, stopped, output_held, killed_background, level, survivors }
+    }
+}
+
+/// How far the descendants of a command are held; `PROCESSES.md` states what each level promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ContainmentLevel {
+    /// Its process group: what leaves the group is lost from sight, and nothing is ended when this process is
+    /// killed.
+    Group,
+    /// A sub-reaper of its own: no descendant can leave, and all end with this process, however it ends.
+    SubReaper,
+}
+
+impl ContainmentLevel {
+    /// The level as results name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Group => "group",
+            Self::SubReaper => "sub_reaper",
+        }
+    }
 }
 
 /// The status of an ended process.

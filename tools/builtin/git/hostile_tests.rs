@@ -252,12 +252,15 @@ async fn a_working_tree_elsewhere_does_not_count() {
     assert_eq!(kind(&outcome), "unsupported", "{}", outcome.output);
 }
 
+/// Makes the repository of a folder lead elsewhere.
+type Pointing<'a> = &'a dyn Fn(&std::path::Path);
+
 #[tokio::test]
 async fn a_repository_elsewhere_is_used_only_if_it_knows_the_workspace() {
     let private = Repository::new();
     let theirs = private.root.join(".git").display().to_string();
     private.git(&["worktree", "add", "-q", "../linked"]);
-    let ways: [(&str, &dyn Fn(&std::path::Path)); 4] = [
+    let ways: [(&str, Pointing<'_>); 4] = [
         ("file", &|root| fs::write(root.join(".git"), format!("gitdir: {theirs}\n")).unwrap()),
         ("worktree", &|root| fs::write(root.join(".git"), format!("gitdir: {theirs}/worktrees/linked\n")).unwrap()),
         ("link", &|root| std::os::unix::fs::symlink(&theirs, root.join(".git")).unwrap()),

@@ -3,11 +3,14 @@
 //!
 //! All state is in [`Pipes`]: a future of it may be dropped at any await and the next one goes on where it was.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::net::unix::pipe::{Receiver, Sender};
 
 use crate::effects::processes::{OutputSink, Stream};
 
@@ -16,40 +19,63 @@ const READ_BYTES_MAX: usize = 64 * 1024;
 
 /// The ends of a command's standard streams that are held here.
 pub(super) struct Pipes {
-    out: Option<ChildStdout>,
-    err: Option<ChildStderr>,
+    out: Option<Receiver>,
+    err: Option<Receiver>,
     /// Standard input and all that is to be written to it.
-    feed: Option<(ChildStdin, Vec<u8>)>,
+    feed: Option<(Sender, Vec<u8>)>,
     fed_bytes: usize,
     buffer: Box<[u8]>,
 }
 
+/// The ends that belong to the command. Every copy here must be closed once it runs: an end of file comes only when
+/// nobody holds the writing end.
+pub(super) struct FarEnds {
+    pub(super) out: OwnedFd,
+    pub(super) err: OwnedFd,
+    /// Standard input, unless that is the null device.
+    pub(super) input: Option<OwnedFd>,
+}
+
 impl Pipes {
-    /// Takes the pipes out of a child; `input` is written to its standard input, if that is a pipe.
-    pub(super) fn of(child: &mut Child, input: Option<Vec<u8>>) -> Self {
-        Self {
-            out: child.stdout.take(),
-            err: child.stderr.take(),
-            feed: child.stdin.take().zip(input),
+    /// Makes the pipes of a command; `input` is what will be written to its standard input.
+    pub(super) fn open(input: Option<Vec<u8>>) -> io::Result<(Self, FarEnds)> {
+        let (out, far_out) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (err, far_err) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (feed, far_input) = match input {
+            None => (None, None),
+            Some(bytes) => {
+                let (far, near) = pipe_with(PipeFlags::CLOEXEC)?;
+                rustix::io::ioctl_fionbio(&near, true)?;
+                (Some((Sender::from_owned_fd_unchecked(near)?, bytes)), Some(far))
+            }
+        };
+        rustix::io::ioctl_fionbio(&out, true)?;
+        rustix::io::ioctl_fionbio(&err, true)?;
+        let pipes = Self {
+            out: Some(Receiver::from_owned_fd_unchecked(out)?),
+            err: Some(Receiver::from_owned_fd_unchecked(err)?),
+            feed,
             fed_bytes: 0,
             buffer: vec![0; READ_BYTES_MAX].into_boxed_slice(),
-        }
+        };
+        Ok((pipes, FarEnds { out: far_out, err: far_err, input: far_input }))
     }
 
     /// Moves bytes for as long as it is polled; never ends.
     pub(super) async fn serve(&mut self, sink: &dyn OutputSink) {
-        std::future::poll_fn(|context| {
-            self.poll(context, sink);
-            Poll::Pending
-        })
-        .await
+        self.serve_until(sink, false).await;
     }
 
     /// Moves bytes until both outputs are closed.
     pub(super) async fn drained(&mut self, sink: &dyn OutputSink) {
+        self.serve_until(sink, true).await;
+    }
+
+    /// Moves bytes; ends when both outputs are closed if that is wanted, else never.
+    pub(super) async fn serve_until(&mut self, sink: &dyn OutputSink, closed: bool) {
         std::future::poll_fn(|context| {
             self.poll(context, sink);
-            if self.are_closed() { Poll::Ready(()) } else { Poll::Pending }
+            if closed && self.are_closed() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await
     }

@@ -13,7 +13,7 @@
 //!   reaped by tokio's orphan queue.
 //! - **Every wait has a bound**, for a process in an uninterruptible sleep does not die even of KILL.
 //!
-//! A process that left the group (`setsid`) is not found by any of this.
+//! A process that left the group (`setsid`) is not found by any of this; [`SystemProcesses::with_shim`] does that.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
@@ -33,6 +33,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cancellation::Cancellation;
 use crate::effects::processes::pipes::Pipes;
+use crate::effects::processes::shim::guarded::GuardedProcesses;
 use crate::effects::processes::{CommandSpec, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes};
 
 /// How long a killed command may take to die.
@@ -44,9 +45,22 @@ const GROUP_WAIT: Duration = Duration::from_millis(500);
 /// First and longest pause between two looks at a dying group, for whose end no event exists.
 const GROUP_PAUSE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(16));
 
-/// Runs commands on this machine.
+/// Runs commands on this machine, each in a process group: [`Group`](crate::effects::processes::ContainmentLevel::Group).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemProcesses;
+
+impl SystemProcesses {
+    /// Runs commands under a shim instead, which loses none of their descendants:
+    /// [`SubReaper`](crate::effects::processes::ContainmentLevel::SubReaper).
+    ///
+    /// `executable` is the path of a program that calls
+    /// [`enter_if_asked`](crate::effects::processes::shim::enter_if_asked) first in its `main`; a host that does so
+    /// itself gives `/proc/self/exe`. It is started at the first command; when it cannot be, commands are refused
+    /// and never run at a lower level.
+    pub fn with_shim(executable: impl Into<PathBuf>) -> GuardedProcesses {
+        GuardedProcesses::new(executable.into())
+    }
+}
 
 impl Processes for SystemProcesses {
     fn run(
@@ -97,10 +111,11 @@ async fn run(command: &CommandSpec, sink: &dyn OutputSink, stop: &Cancellation) 
     }
     drop(pipes);
     let Some(status) = leader.reap().map_err(lost)? else {
-        return Ok(ProcessEnd { status: ProcessStatus::Unknown, stopped, output_held, killed_background: false });
+        let unknown = ProcessEnd::group(ProcessStatus::Unknown, stopped, output_held, false);
+        return Ok(ProcessEnd { survivors: leader.pid.as_raw().try_into().into_iter().collect(), ..unknown });
     };
     let killed_background = leader.group_gone().await;
-    Ok(ProcessEnd { status, stopped, output_held, killed_background })
+    Ok(ProcessEnd::group(status, stopped, output_held, killed_background))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
@@ -108,6 +123,7 @@ fn start(command: &CommandSpec) -> Result<(Leader, Pipes), ProcessError> {
     let refused = |source| ProcessError::Start { program: command.program.clone(), source };
     let path = command.environment.get("PATH").map_or("", String::as_str);
     let program = find_program(&command.program, path).ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
+    let (pipes, far) = Pipes::open(command.stdin.clone()).map_err(refused)?;
     let spawned = Command::new(program)
         .arg0(&command.program)
         .args(&command.arguments)
@@ -115,11 +131,11 @@ fn start(command: &CommandSpec) -> Result<(Leader, Pipes), ProcessError> {
         .envs(&command.environment)
         .current_dir(&command.folder)
         .process_group(0)
-        .stdin(if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdin(far.input.map_or_else(Stdio::null, Stdio::from))
+        .stdout(far.out)
+        .stderr(far.err)
         .spawn();
-    let mut child = match spawned {
+    let child = match spawned {
         Ok(child) => child,
         // The system has one word for a missing program and a missing working directory; the program is there.
         Err(source) if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -131,14 +147,13 @@ fn start(command: &CommandSpec) -> Result<(Leader, Pipes), ProcessError> {
         }
         Err(source) => return Err(refused(source)),
     };
-    let pipes = Pipes::of(&mut child, command.stdin.clone());
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or_else(|| refused(io::Error::other("no pid")))?;
     Ok((Leader { child, pid: Pid::from_raw(pid), holds_number: true }, pipes))
 }
 
 /// The file of a program. A name is looked for in the absolute folders of `path` alone: a relative one would let
 /// the working directory decide what runs.
-fn find_program(program: &str, path: &str) -> Option<PathBuf> {
+pub(super) fn find_program(program: &str, path: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program));
     }
@@ -332,13 +347,7 @@ mod tests {
         let ran = run(command("echo out; echo err >&2; exit 7", "")).await;
         assert_eq!(ran.out, "out\n");
         assert_eq!(*ran.heard.err.lock().unwrap(), b"err\n");
-        let expected = ProcessEnd {
-            status: ProcessStatus::Exited { code: 7 },
-            stopped: None,
-            output_held: false,
-            killed_background: false,
-        };
-        assert_eq!(ran.end, expected);
+        assert_eq!(ran.end, ProcessEnd::group(ProcessStatus::Exited { code: 7 }, None, false, false));
         for (line, signal) in [("kill -9 $$", 9), ("kill -SEGV $$", 11), ("kill -36 $$", 36)] {
             assert_eq!(run(command(line, "")).await.end.status, ProcessStatus::Signalled { signal }, "{line}");
         }

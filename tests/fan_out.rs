@@ -1,0 +1,12 @@
+//! Promise: work beside work ends, in the order asked, within its width, its budget and its parent's rules.
+
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests prepare and look at real files")]
+
+#[path = "fan_out/batch.rs"]
+mod batch;
+#[path = "fan_out/child.rs"]
+mod child;
+#[expect(dead_code, reason = "each promise uses its own part of the shared pieces")]
+mod support;
+#[path = "fan_out/task.rs"]
+mod task;

@@ -1,0 +1,263 @@
+//! The host's hold of its keeper: started at the first need, again when it was lost, let go with the last handle.
+//!
+//! What must stay true: a command that may have begun is never handed over a second time; nothing is started at a
+//! lower level because a keeper is missing.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
+    sendmsg, socketpair,
+};
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe::Receiver;
+use tokio::process::Command;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::ARGUMENT;
+use super::scope::DESCRIPTORS_MAX;
+use super::wire::{Report, VERSION};
+
+/// How long a keeper may take to say that it is ready.
+const READY_WAIT: Duration = Duration::from_secs(10);
+/// How long the keeper may take to answer a wish for a sweep.
+const SWEEP_WAIT: Duration = Duration::from_secs(3);
+/// How often a request is handed to a new keeper when the one before ends while it is sent.
+const ATTEMPTS: usize = 3;
+/// Bytes read from a line at once.
+const READ_BYTES: usize = 512;
+
+/// Where the keeper is, if there is one.
+pub(super) struct Handle {
+    executable: PathBuf,
+    keeper: Mutex<Option<Arc<Keeper>>>,
+}
+
+/// One running keeper. When the last copy is dropped its sockets close, and it ends when its scopes have.
+struct Keeper {
+    requests: OwnedFd,
+    host: BlockingStream,
+}
+
+/// Where reports come from.
+pub(super) struct Reports<R> {
+    source: R,
+    heard: Vec<u8>,
+}
+
+/// A command that was handed over.
+pub(super) struct Handed {
+    pub(super) reports: Reports<Receiver>,
+    /// The lease, whose end ends the command; orders go this way, and the scope's pid comes back before it starts
+    /// anything. It stands apart from the reports, and unknown to tokio, because nobody needs to wake up for it.
+    lease: BlockingStream,
+    scope: Option<i32>,
+    keeper: Arc<Keeper>,
+}
+
+impl Handle {
+    pub(super) fn new(executable: PathBuf) -> Self {
+        Self { executable, keeper: Mutex::new(None) }
+    }
+
+    /// Hands a request and its descriptors (folder, outputs, maybe input) to whichever scope takes it.
+    ///
+    /// # Errors
+    /// Why there is no keeper, or why it cannot be spoken to.
+    pub(super) async fn hand_over(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Handed> {
+        for _ in 0..ATTEMPTS {
+            let keeper = self.keeper().await?;
+            let (lease, far_lease) = BlockingStream::pair()?;
+            lease.set_nonblocking(true)?;
+            let (reports, far_reports) = pipe_with(PipeFlags::CLOEXEC)?;
+            // As much as there is room for, before anybody is woken.
+            let written = rustix::net::send(&lease, request, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap_or(0);
+            let mut all = vec![far_lease.as_fd(), far_reports.as_fd()];
+            all.extend_from_slice(descriptors);
+            let is_sent = send(&keeper.requests, &[0], &all).await.is_ok();
+            drop((far_lease, far_reports));
+            rustix::io::ioctl_fionbio(&reports, true)?;
+            let reports = Reports::from(Receiver::from_owned_fd_unchecked(reports)?);
+            // A request that is not whole is never run.
+            if is_sent && send_rest(&lease, &request[written..]).await.is_ok() {
+                return Ok(Handed { reports, lease, scope: None, keeper });
+            }
+            self.forget(&keeper).await;
+        }
+        Err(io::Error::other("the shim ended again and again"))
+    }
+
+    /// The running keeper, or a new one.
+    async fn keeper(&self) -> io::Result<Arc<Keeper>> {
+        let mut current = self.keeper.lock().await;
+        if let Some(keeper) = current.as_ref().filter(|keeper| keeper.is_alive()) {
+            return Ok(Arc::clone(keeper));
+        }
+        let keeper = Arc::new(Keeper::start(&self.executable).await?);
+        *current = Some(Arc::clone(&keeper));
+        Ok(keeper)
+    }
+
+    async fn forget(&self, lost: &Arc<Keeper>) {
+        let mut current = self.keeper.lock().await;
+        if current.as_ref().is_some_and(|keeper| Arc::ptr_eq(keeper, lost)) {
+            *current = None;
+        }
+    }
+}
+
+impl Keeper {
+    #[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
+    async fn start(executable: &Path) -> io::Result<Self> {
+        let kind = SocketType::SEQPACKET;
+        let (requests, far_requests) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::io::ioctl_fionbio(&requests, true)?;
+        let (host, far_host) = UnixStream::pair()?;
+        let far_host = far_host.into_std()?;
+        far_host.set_nonblocking(false)?;
+        let mut child = Command::new(executable)
+            .arg(ARGUMENT)
+            .env_clear()
+            .current_dir("/")
+            .stdin(far_requests)
+            .stdout(OwnedFd::from(far_host))
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| named(executable, "cannot be started as the shim", error))?;
+        // It outlives its sockets a little. Where the async runtime ends first, tokio's next one reaps it.
+        tokio::spawn(async move { child.wait().await });
+        let mut reports = Reports::from(host);
+        let refused = |reason: &str| Err(io::Error::other(format!("{} {reason}", executable.display())));
+        match timeout(READY_WAIT, reports.next()).await {
+            Ok(Ok(Some(Report::Ready { version: VERSION }))) => Ok(Self { requests, host: reports.source.into_std()? }),
+            Ok(Ok(Some(Report::Ready { .. }))) => refused("is a shim of another version; use the same build for both"),
+            Ok(Ok(Some(Report::Failed { errno }))) => {
+                let error = io::Error::from_raw_os_error(errno);
+                Err(named(executable, "cannot be the shim here", error))
+            }
+            _ => refused("did not answer as a shim; its main must call shim::enter_if_asked before anything else"),
+        }
+    }
+
+    /// Whether the keeper holds its end; it never sends anything after its first word.
+    fn is_alive(&self) -> bool {
+        let seen = recv(&self.host, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        matches!(seen, Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
+    }
+}
+
+/// Sends bytes with descriptors in one message, waiting while the socket is full.
+async fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let once = |socket: BorrowedFd<'_>| -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        Ok(())
+    };
+    match once(socket.as_fd()) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        done => return done,
+    }
+    // A copy, because many may wait for the one socket, and it belongs to no async runtime.
+    let waiting = UnixStream::from_std(socket.as_fd().try_clone_to_owned()?.into())?;
+    loop {
+        waiting.writable().await?;
+        match waiting.try_io(Interest::WRITABLE, || once(waiting.as_fd())) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            done => return done,
+        }
+    }
+}
+
+/// Writes the rest of a long request.
+async fn send_rest(lease: &BlockingStream, rest: &[u8]) -> io::Result<()> {
+    if rest.is_empty() {
+        return Ok(());
+    }
+    UnixStream::from_std(lease.try_clone()?)?.write_all(rest).await
+}
+
+impl<R: AsyncRead + Unpin> From<R> for Reports<R> {
+    fn from(source: R) -> Self {
+        Self { source, heard: Vec::new() }
+    }
+}
+
+impl<R: AsyncRead + Unpin> Reports<R> {
+    /// The next report, none after the last. May be dropped at any await.
+    pub(super) async fn next(&mut self) -> io::Result<Option<Report>> {
+        loop {
+            if let Some(report) = Report::take(&mut self.heard)? {
+                return Ok(Some(report));
+            }
+            self.heard.reserve(READ_BYTES);
+            if self.source.read_buf(&mut self.heard).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl Handed {
+    /// The scope that has taken the command, if one has: from then on it may run.
+    pub(super) fn scope(&mut self) -> Option<i32> {
+        let mut pid = [0; 4];
+        let read = |pid: &mut [u8]| recv(&self.lease, pid, RecvFlags::DONTWAIT).map(|(_, length)| length);
+        if self.scope.is_none() && read(&mut pid) == Ok(pid.len()) {
+            self.scope = Some(i32::from_le_bytes(pid));
+        }
+        self.scope
+    }
+
+    /// Gives an order; a scope that cannot take it is gone, which the next report tells.
+    pub(super) fn order(&self, order: u8) {
+        let _ = rustix::net::send(&self.lease, &[order], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Whether somebody will take the command, if nobody has.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.keeper.is_alive()
+    }
+
+    /// Ends the lease, from which what was said can still be read: no scope can start the command any more, and one that has, has said so.
+    pub(super) fn let_go(&self) {
+        let _ = rustix::net::shutdown(&self.lease, rustix::net::Shutdown::Both);
+    }
+
+    /// Has the keeper kill the scope, if it lives, and everything that was below it; the pids of what survives.
+    ///
+    /// # Errors
+    /// When there is no keeper any more.
+    pub(super) async fn sweep(&self, scope: i32) -> io::Result<Vec<u32>> {
+        let swept = async {
+            let (near, far) = UnixStream::pair()?;
+            let far = far.into_std()?;
+            far.set_nonblocking(false)?;
+            send(&self.keeper.host, &scope.to_le_bytes(), &[far.as_fd()]).await?;
+            drop(far);
+            Reports::from(near).next().await
+        };
+        match timeout(SWEEP_WAIT, swept).await {
+            Ok(Ok(Some(Report::Gone { survivors, .. }))) => Ok(survivors),
+            _ => Err(io::Error::other("its shim was killed as a whole, so what it started may still run")),
+        }
+    }
+}
+
+fn named(executable: &Path, what: &str, error: io::Error) -> io::Error {
+    // Not of the same kind: it says nothing of the command.
+    io::Error::other(format!("{} {what}: {error}", executable.display()))
+}

@@ -1,0 +1,318 @@
+//! The keeper: one small process that forks scopes, and takes what is left when a scope is killed.
+//!
+//! It keeps at least one scope idle, so that no command waits for a fork. It is a sub-reaper above all scopes: when
+//! a command kills its own scope, the orphans come here, and whatever is not a scope is killed on sight.
+//!
+//! What must stay true: one thread; only children that are not reaped are signalled; it ends when the host is gone
+//! and every scope has ended.
+
+use std::collections::BTreeSet;
+use std::io::{self, IoSliceMut, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::{set_child_subreaper, set_name};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{Pid, close, getpid, setsid};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use super::fork::{BROKEN, fork_into};
+use super::offspring::{self, Reaped};
+use super::scope::{self, Seat, null_device};
+use super::wire::{Report, VERSION};
+use crate::effects::processes::ProcessStatus;
+
+/// The most scopes there are at a time; further requests wait in the socket.
+const SCOPES_MAX: usize = 512;
+/// How long a scope that was needed once stays idle.
+const IDLE_WAIT: Duration = Duration::from_secs(30);
+/// How long a sweep may take before what is left is reported as surviving.
+const SWEEP_WAIT: Duration = Duration::from_millis(1200);
+/// The pause between two looks while something is due: in the first second of it, and later.
+const ROUND_PAUSE: (u16, u16) = (20, 500);
+/// The most sweeps that wait at a time.
+const SWEEPS_MAX: usize = 512;
+/// The bytes of a wish for a sweep: the pid of the scope.
+pub(super) const SWEEP_BYTES: usize = 4;
+
+/// Is the keeper until it is not needed any more; the exit code.
+pub(super) fn keep() -> i32 {
+    match Keeper::enter() {
+        Ok(mut keeper) => {
+            keeper.run();
+            0
+        }
+        // The host was told, or sees the end of its socket.
+        Err(_) => BROKEN,
+    }
+}
+
+/// A host that lost a scope, or lost patience with it, and waits for the end of what is left.
+struct Sweep {
+    scope: Pid,
+    answer: UnixStream,
+    until: Instant,
+}
+
+struct Keeper {
+    seat: Seat,
+    host: UnixStream,
+    is_host_there: bool,
+    scopes: BTreeSet<Pid>,
+    sweeps: Vec<Sweep>,
+    /// Since when there may be orphans here.
+    orphaned_at: Option<Instant>,
+    /// Whether a list without orphans was seen since the last one with some.
+    is_doubtful: bool,
+    /// Whether a scope is asked for.
+    is_wanted: bool,
+    /// How many scopes died, each of which may have been counted as idle.
+    dead: usize,
+}
+
+#[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Keeper {
+    /// Makes this process the keeper: its sockets are what was standard input (requests) and output (the host).
+    fn enter() -> io::Result<Self> {
+        close_inherited();
+        let requests = io::stdin().as_fd().try_clone_to_owned()?;
+        let host = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let mut told = host.try_clone()?;
+        let prepared = Self::prepare(requests, host).map_err(|error| refuse(&mut told, error));
+        // No scope may inherit it.
+        drop(told);
+        let mut keeper = prepared?;
+        keeper.fork(true).map_err(|error| refuse(&mut keeper.host, error))?;
+        keeper.host.write_all(&Report::Ready { version: VERSION }.to_bytes())?;
+        Ok(keeper)
+    }
+
+    fn prepare(requests: OwnedFd, host: UnixStream) -> io::Result<Self> {
+        let null = null_device()?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+        if threads()? != 1 {
+            return Err(Errno::EBUSY.into());
+        }
+        // Fails where it leads a group already; then it has no session of its own, which is no harm.
+        let _ = setsid();
+        let _ = set_name(c"toolwarden-shim");
+        set_child_subreaper(true)?;
+        // Nothing but KILL ends it: it has to see the end of the host and of the scopes.
+        SigSet::all().thread_block()?;
+        let exits = SigSet::from_iter([Signal::SIGCHLD]);
+        let exits = SignalFd::with_flags(&exits, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        // Without a list of children nothing can be promised.
+        offspring::children()?;
+        set_socket_timeout(&requests, Timeout::Recv, Some(IDLE_WAIT))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let seat = Seat {
+            requests,
+            idle: eventfd(0, flags | EventfdFlags::SEMAPHORE)?,
+            bell: eventfd(0, flags)?,
+            exits,
+            keeper: getpid(),
+        };
+        Ok(Self {
+            seat,
+            host,
+            is_host_there: true,
+            scopes: BTreeSet::new(),
+            sweeps: Vec::new(),
+            orphaned_at: None,
+            is_doubtful: false,
+            is_wanted: false,
+            dead: 0,
+        })
+    }
+
+    fn run(&mut self) {
+        loop {
+            self.reap();
+            self.end_orphans();
+            self.answer();
+            self.fill();
+            if !self.is_host_there && self.scopes.is_empty() && self.orphaned_at.is_none() {
+                return;
+            }
+            self.wait();
+        }
+    }
+
+    /// Reaps all who ended, and wakes scopes that were stopped.
+    fn reap(&mut self) {
+        loop {
+            match offspring::reap() {
+                Reaped::Ended(pid, status) => {
+                    // An ordinary end leaves nothing behind.
+                    if self.scopes.remove(&pid) && status != (ProcessStatus::Exited { code: 0 }) {
+                        self.dead += 1;
+                        self.expect_orphans();
+                    }
+                }
+                Reaped::Stopped(pid) => {
+                    offspring::tell(pid, Signal::SIGCONT);
+                }
+                Reaped::Nothing | Reaped::NoChildren => return,
+            }
+        }
+    }
+
+    fn expect_orphans(&mut self) {
+        self.is_doubtful = true;
+        self.orphaned_at.get_or_insert_with(now);
+    }
+
+    /// Kills whatever is here and is no scope.
+    fn end_orphans(&mut self) {
+        while self.orphaned_at.is_some() {
+            let orphans = self.orphans();
+            if !orphans.is_empty() {
+                self.is_doubtful = true;
+                for orphan in orphans {
+                    offspring::tell(orphan, Signal::SIGKILL);
+                }
+                return;
+            }
+            // A list that was made while someone came may lack him; the second one does not.
+            if !self.is_doubtful {
+                self.orphaned_at = None;
+            }
+            self.is_doubtful = false;
+        }
+    }
+
+    fn orphans(&self) -> BTreeSet<Pid> {
+        &offspring::children().unwrap_or_default() - &self.scopes
+    }
+
+    /// Answers the sweeps that are over, or have waited long enough.
+    fn answer(&mut self) {
+        let (scopes, is_clean) = (&self.scopes, self.orphaned_at.is_none());
+        let is_over = |sweep: &Sweep| (is_clean && !scopes.contains(&sweep.scope)) || now() >= sweep.until;
+        let over: Vec<Sweep> = self.sweeps.extract_if(.., |sweep| is_over(sweep)).collect();
+        for mut sweep in over {
+            let mut left = self.orphans();
+            left.extend(self.scopes.get(&sweep.scope));
+            let survivors = left.iter().filter_map(|pid| u32::try_from(pid.as_raw()).ok()).collect();
+            // What a killed scope leaves is in the background of nobody: it was part of the command.
+            let _ = sweep.answer.write_all(&Report::Gone { killed_background: false, survivors }.to_bytes());
+        }
+    }
+
+    /// Forks the scopes that are due; what cannot be forked now is tried again.
+    fn fill(&mut self) {
+        if !self.is_host_there {
+            (self.is_wanted, self.dead) = (false, 0);
+        }
+        while self.dead > 0 && self.scopes.len() < SCOPES_MAX && self.fork(false).is_ok() {
+            self.dead -= 1;
+        }
+        if self.is_wanted && self.scopes.len() < SCOPES_MAX && self.fork(true).is_ok() {
+            self.is_wanted = false;
+        }
+    }
+
+    fn fork(&mut self, counted: bool) -> io::Result<()> {
+        let answers = self.sweeps.iter().map(|sweep| sweep.answer.as_raw_fd());
+        let not_theirs: Vec<i32> = answers.chain([self.host.as_raw_fd()]).collect();
+        let scope = fork_into(|| {
+            // Only the keeper itself may hold these: their end is how the host sees the keeper's.
+            for number in not_theirs {
+                let _ = close(number);
+            }
+            scope::serve(&self.seat, counted)
+        })?;
+        self.scopes.insert(scope);
+        Ok(())
+    }
+
+    fn wait(&mut self) {
+        let waiting = PollFlags::POLLIN;
+        let mut look = [
+            PollFd::new(self.seat.exits.as_fd(), waiting),
+            PollFd::new(self.seat.bell.as_fd(), waiting),
+            PollFd::new(self.host.as_fd(), waiting),
+        ];
+        let is_due = self.orphaned_at.is_some() || !self.sweeps.is_empty() || self.dead > 0 || self.is_wanted;
+        let is_old = self.orphaned_at.is_some_and(|since| since.elapsed() > Duration::from_secs(1));
+        let timeout = match (is_due, is_old && self.sweeps.is_empty()) {
+            (false, _) => PollTimeout::NONE,
+            (true, false) => PollTimeout::from(ROUND_PAUSE.0),
+            (true, true) => PollTimeout::from(ROUND_PAUSE.1),
+        };
+        let watched = if self.is_host_there { 3 } else { 2 };
+        let _ = poll(&mut look[..watched], timeout);
+        let is_spoken_to = self.is_host_there && look[2].any().unwrap_or(true);
+        while matches!(self.seat.exits.read_signal(), Ok(Some(_))) {}
+        self.is_wanted |= rustix::io::read(&self.seat.bell, &mut [0; 8]).is_ok();
+        if is_spoken_to {
+            self.listen();
+        }
+    }
+
+    /// Takes one wish for a sweep; the end of the socket is the end of the host.
+    fn listen(&mut self) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut wish = [0; SWEEP_BYTES];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let heard = recvmsg(&self.host, &mut [IoSliceMut::new(&mut wish)], &mut control, flags);
+        let length = match heard {
+            Ok(heard) => heard.bytes,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+            Err(_) => 0,
+        };
+        if length == 0 {
+            self.is_host_there = false;
+            return;
+        }
+        let answer = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        let Some(answer) = answer.filter(|_| length == SWEEP_BYTES && self.sweeps.len() < SWEEPS_MAX) else { return };
+        let scope = Pid::from_raw(i32::from_le_bytes(wish));
+        // It is not reaped, or it would not be in the list.
+        if self.scopes.contains(&scope) {
+            offspring::tell(scope, Signal::SIGKILL);
+        }
+        self.expect_orphans();
+        self.sweeps.push(Sweep { scope, answer: answer.into(), until: now() + SWEEP_WAIT });
+    }
+}
+
+/// Tells the host why there is no keeper.
+fn refuse(host: &mut UnixStream, error: io::Error) -> io::Error {
+    let errno = error.raw_os_error().unwrap_or(Errno::EIO as i32);
+    let _ = host.write_all(&Report::Failed { errno }.to_bytes());
+    error
+}
+
+/// Closes what the host leaked into this process: a descriptor held here would be held for as long as the host runs.
+#[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
+fn close_inherited() {
+    let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for number in numbers.into_iter().filter(|number| *number > 2) {
+        // The one that the list itself was read by is closed already.
+        let _ = close(number);
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
+fn threads() -> io::Result<usize> {
+    Ok(std::fs::read_dir("/proc/self/task")?.count())
+}
