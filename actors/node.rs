@@ -12,6 +12,8 @@
 //! (bounded by [`CHILDREN_MAX`]), cancel and body's end. Reports: its ending, in the state that the supervision
 //! event carries: that event is the one authority for the end of a child.
 
+mod alarm;
+
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,11 +26,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
+
+use self::alarm::{Alarm, Alarms};
 
 /// Most children that a node holds at a time; a further one is refused.
 pub const CHILDREN_MAX: usize = 65_536;
@@ -362,11 +365,12 @@ impl NodeMachine {
     }
 }
 
-/// Numbers and counts that all nodes of one tree share.
+/// Numbers, counts and timers that all nodes of one tree share.
 #[derive(Debug, Default)]
 pub struct Tree {
     next_id: AtomicU64,
     live: AtomicUsize,
+    alarms: Alarms,
 }
 
 impl Tree {
@@ -477,7 +481,7 @@ impl NodeHandle {
     {
         let id = self.tree.next_id();
         let (ended, waits) = oneshot::channel();
-        let body: Body = Box::new(move |handle| Box::pin(boxed_output(body(handle))));
+        let body = start_with(body);
         let birth = Birth { id, spec, body, epilogue, ended };
         // When the node is gone the birth is dropped with the message, and the waiter learns it.
         drop(self.actor.cast(NodeMessage::Spawn(Box::new(birth))));
@@ -491,8 +495,23 @@ impl fmt::Debug for NodeHandle {
     }
 }
 
-async fn boxed_output<T: Send + 'static>(body: impl Future<Output = T> + Send) -> Output {
-    Box::new(body.await)
+/// Starts a body as a task of its own. The body's future goes into the task as it is: large futures are costly to move.
+fn start_with<T, F, R>(body: F) -> Body
+where
+    T: Send + 'static,
+    F: FnOnce(NodeHandle) -> R + Send + 'static,
+    R: Future<Output = T> + Send + 'static,
+{
+    Box::new(move |handle, mut guard| {
+        let task = tokio::spawn(async move {
+            // The factory runs inside of the guard too: it may panic as well.
+            match AssertUnwindSafe(async move { body(handle).await }).catch_unwind().await {
+                Ok(output) => guard.tell(BodyEnd::Returned, Some(Box::new(output))),
+                Err(panic) => guard.tell(BodyEnd::Panicked(panic_text(&*panic)), None),
+            }
+        });
+        task.abort_handle()
+    })
 }
 
 /// How a node ended, with what its body returned.
@@ -583,7 +602,7 @@ where
     F: FnOnce(NodeHandle) -> R + Send + 'static,
     R: Future<Output = ()> + Send + 'static,
 {
-    let body: Body = Box::new(move |handle| Box::pin(boxed_output(body(handle))));
+    let body = start_with(body);
     let (id, signal) = (tree.next_id(), Cancellation::new());
     let birth = Newborn { id, spec, body, epilogue: Epilogue(None), tree: Arc::clone(tree), signal: signal.clone() };
     let (actor, _) = match supervisor {
@@ -600,7 +619,7 @@ pub fn shut_down(cell: &ActorCell) {
 }
 
 type Output = Box<dyn Any + Send>;
-type Body = Box<dyn FnOnce(NodeHandle) -> BoxFuture<'static, Output> + Send>;
+type Body = Box<dyn FnOnce(NodeHandle, BodyGuard) -> AbortHandle + Send>;
 
 /// What is called when a body did not return; a node that is dropped without an ending was lost.
 struct Epilogue(Option<EpilogueCall>);
@@ -658,10 +677,10 @@ struct NodeState {
     body: Option<Body>,
     epilogue: Epilogue,
     task: Option<AbortOnDrop>,
-    timers: Vec<AbortOnDrop>,
-    births: BTreeMap<NodeId, Box<Birth>>,
+    timers: Vec<Alarm>,
+    /// The child that is wished for in this step.
+    wish: Option<Box<Birth>>,
     children: BTreeMap<NodeId, Child>,
-    child_ids: BTreeMap<ActorId, NodeId>,
     when_childless: Vec<oneshot::Sender<()>>,
     output: Option<Output>,
     ending: Option<Ending>,
@@ -673,7 +692,7 @@ struct Child {
     ended: oneshot::Sender<(Ending, Option<Output>)>,
 }
 
-/// Aborts a task when it goes: a node that is killed takes its body and timers with it.
+/// Aborts a task when it goes: a node that is killed takes its body with it.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -713,31 +732,38 @@ impl Drop for BodyGuard {
 }
 
 impl NodeState {
-    async fn step(&mut self, myself: &ActorRef<NodeMessage>, event: NodeEvent) {
-        let mut next = Some(event);
-        while let Some(event) = next.take() {
-            let mut effects = std::mem::take(&mut self.effects);
-            self.machine.step(event, &mut effects);
-            for effect in effects.drain(..) {
-                // Only a child that cannot be started makes a new event, and only one child is started a step.
-                if let Some(event) = self.carry_out(myself, effect).await {
-                    next = Some(event);
-                }
+    /// Takes one event and carries out what it means, all but the start of a child, which is given back: only that
+    /// has to wait for something.
+    fn step(&mut self, myself: &ActorRef<NodeMessage>, event: NodeEvent) -> Option<Box<Birth>> {
+        let mut effects = std::mem::take(&mut self.effects);
+        self.machine.step(event, &mut effects);
+        let mut child = None;
+        for effect in effects.drain(..) {
+            match effect {
+                NodeEffect::StartChild(_) => child = self.wish.take(),
+                effect => self.carry_out(myself, effect),
             }
-            self.effects = effects;
         }
+        self.effects = effects;
+        child
     }
 
-    async fn carry_out(&mut self, myself: &ActorRef<NodeMessage>, effect: NodeEffect) -> Option<NodeEvent> {
+    fn carry_out(&mut self, myself: &ActorRef<NodeMessage>, effect: NodeEffect) {
         match effect {
-            NodeEffect::StartBody => self.start_body(myself),
+            NodeEffect::StartBody => {
+                if let Some(body) = self.body.take() {
+                    let guard = BodyGuard { node: myself.clone(), told: false };
+                    self.task = Some(AbortOnDrop(body(self.handle.clone(), guard)));
+                }
+            }
             NodeEffect::SignalBody(reason) => {
                 self.handle.signal.cancel(reason);
             }
             NodeEffect::AbortBody => self.task = None,
-            NodeEffect::StartChild(id) => return self.start_child(myself, id).await,
-            NodeEffect::RefuseChild(id, reason) => {
-                if let Some(mut birth) = self.births.remove(&id) {
+            // Given back by the step.
+            NodeEffect::StartChild(_) => {}
+            NodeEffect::RefuseChild(_, reason) => {
+                if let Some(mut birth) = self.wish.take() {
                     let ending = Ending { body: BodyEnd::NeverStarted, cancel: Some(reason), unsettled_children: 0 };
                     birth.epilogue.settle(&ending);
                     drop(birth.ended.send((ending, None)));
@@ -752,11 +778,8 @@ impl NodeState {
             }
             NodeEffect::Arm(timer, span) => {
                 let node = myself.clone();
-                let task = tokio::spawn(async move {
-                    tokio::time::sleep(span).await;
-                    drop(node.cast(NodeMessage::Event(NodeEvent::Timer(timer))));
-                });
-                self.timers.push(AbortOnDrop(task.abort_handle()));
+                let ring = move || drop(node.cast(NodeMessage::Event(NodeEvent::Timer(timer))));
+                self.timers.push(self.handle.tree.alarms.set(span, ring));
             }
             NodeEffect::End(ending) => {
                 self.epilogue.settle(&ending);
@@ -765,37 +788,20 @@ impl NodeState {
                 myself.stop(None);
             }
         }
-        None
     }
 
-    fn start_body(&mut self, myself: &ActorRef<NodeMessage>) {
-        let Some(body) = self.body.take() else { return };
-        let handle = self.handle.clone();
-        let mut guard = BodyGuard { node: myself.clone(), told: false };
-        let task = tokio::spawn(async move {
-            // The factory runs inside of the guard too: it may panic as well.
-            match AssertUnwindSafe(async move { body(handle).await }).catch_unwind().await {
-                Ok(output) => guard.tell(BodyEnd::Returned, Some(output)),
-                Err(panic) => guard.tell(BodyEnd::Panicked(panic_text(&*panic)), None),
-            }
-        });
-        self.task = Some(AbortOnDrop(task.abort_handle()));
-    }
-
-    async fn start_child(&mut self, myself: &ActorRef<NodeMessage>, id: NodeId) -> Option<NodeEvent> {
-        let birth = self.births.remove(&id)?;
+    /// Starts a child, if it is to have one.
+    async fn bear(&mut self, myself: &ActorRef<NodeMessage>, birth: Box<Birth>) {
         let Birth { id, spec, body, epilogue, ended } = *birth;
         let tree = Arc::clone(&self.handle.tree);
         let newborn = Newborn { id, spec, body, epilogue, tree, signal: Cancellation::new() };
         match Actor::spawn_linked(None, NodeActor, newborn, myself.get_cell()).await {
             Ok((actor, _)) => {
-                self.child_ids.insert(actor.get_id(), id);
                 self.children.insert(id, Child { actor, ended });
-                None
             }
             Err(_) => {
                 drop(ended.send((Ending::lost(), None)));
-                Some(NodeEvent::SpawnFailed(id))
+                self.step(myself, NodeEvent::SpawnFailed(id));
             }
         }
     }
@@ -817,16 +823,17 @@ impl NodeState {
 
     /// The supervision event of a child: takes the child's ending out of its state and hands it on.
     fn child_over(&mut self, actor: ActorId, state: Option<NodeState>) -> Option<NodeEvent> {
-        let id = self.child_ids.remove(&actor)?;
+        // A child that failed or was killed left no state to tell its number; that is rare, so it is looked for.
+        let of_actor = || self.children.iter().find(|(_, child)| child.actor.get_id() == actor).map(|(id, _)| *id);
+        let id = state.as_ref().map(|state| state.handle.id).or_else(of_actor)?;
+        let child = self.children.remove(&id)?;
         let (ending, output) = match state {
             Some(mut state) => (state.ending.take(), state.output.take()),
             None => (None, None),
         };
         let event = if ending.is_some() { NodeEvent::ChildEnded(id) } else { NodeEvent::ChildLost(id) };
-        if let Some(child) = self.children.remove(&id) {
-            // Nobody may be waiting any more.
-            drop(child.ended.send((ending.unwrap_or_else(Ending::lost), output)));
-        }
+        // Nobody may be waiting any more.
+        drop(child.ended.send((ending.unwrap_or_else(Ending::lost), output)));
         Some(event)
     }
 }
@@ -852,9 +859,8 @@ impl Actor for NodeActor {
             epilogue,
             task: None,
             timers: Vec::new(),
-            births: BTreeMap::new(),
+            wish: None,
             children: BTreeMap::new(),
-            child_ids: BTreeMap::new(),
             when_childless: Vec::new(),
             output: None,
             ending: None,
@@ -863,7 +869,7 @@ impl Actor for NodeActor {
     }
 
     async fn post_start(&self, myself: ActorRef<NodeMessage>, state: &mut NodeState) -> Result<(), ActorProcessingErr> {
-        state.step(&myself, NodeEvent::Start).await;
+        state.step(&myself, NodeEvent::Start);
         Ok(())
     }
 
@@ -874,15 +880,20 @@ impl Actor for NodeActor {
         state: &mut NodeState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            NodeMessage::Event(event) => state.step(&myself, event).await,
+            NodeMessage::Event(event) => {
+                state.step(&myself, event);
+            }
             NodeMessage::Spawn(birth) => {
                 let id = birth.id;
-                state.births.insert(id, birth);
-                state.step(&myself, NodeEvent::Spawn(id)).await;
+                state.wish = Some(birth);
+                if let Some(birth) = state.step(&myself, NodeEvent::Spawn(id)) {
+                    // In a box, so that no other message pays for the size of a start.
+                    Box::pin(state.bear(&myself, birth)).await;
+                }
             }
             NodeMessage::BodyOver(end, output) => {
                 state.output = output;
-                state.step(&myself, NodeEvent::BodyEnded(end)).await;
+                state.step(&myself, NodeEvent::BodyEnded(end));
             }
             NodeMessage::WhenChildless(reply) => {
                 state.when_childless.push(reply);
@@ -908,7 +919,7 @@ impl Actor for NodeActor {
             _ => None,
         };
         if let Some(event) = over {
-            state.step(&myself, event).await;
+            state.step(&myself, event);
             state.tell_childless();
         }
         Ok(())

@@ -24,6 +24,7 @@ use toolwarden_actors::journal::{Journal, JournalError};
 use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, NodeSpec, Waiter};
 use toolwarden_actors::process_group::SupervisedProcesses;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
+use toolwarden_tools::canonical_json::json_bytes;
 use toolwarden_tools::context::{Progress, ToolContext};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
@@ -319,7 +320,7 @@ fn bound(passage: &Passage) -> EventKind {
             schema: REQUEST_SNAPSHOT_SCHEMA,
             origin: passage.origin,
             tool_name_digest: Digest::of(passage.tool.as_str().as_bytes()),
-            arguments_bytes: passage.arguments.to_string().len(),
+            arguments_bytes: json_bytes(&passage.arguments),
             arguments_digest: Digest::of_json(&passage.arguments),
         },
     }
@@ -376,7 +377,7 @@ async fn execute(
     node: &NodeHandle,
     debts: &Debts,
 ) -> (Box<Passage>, ToolOutcome) {
-    let (passage, entry, reservation, permit) = admitted.into_parts();
+    let (mut passage, entry, reservation, permit) = admitted.into_parts();
     debts.owe(Leases { reservation: Some(reservation), permit });
     let start = EventKind::ToolExecutionStart {
         id: passage.id.clone(),
@@ -397,7 +398,12 @@ async fn execute(
         live.started_at_ms = Some(kernel.effects.clock.unix_ms());
     }
     let context = context(kernel, scope, &passage, &entry, node);
-    let mut outcome = run_tool(&*entry.tool, &context, passage.arguments.clone(), scope, &passage.tool).await;
+    // Only hooks look at the arguments once the tool has them.
+    let arguments = match scope.hooks.is_empty() {
+        true => std::mem::take(&mut passage.arguments),
+        false => passage.arguments.clone(),
+    };
+    let mut outcome = run_tool(&*entry.tool, &context, arguments, scope, &passage.tool).await;
     if may_have_children(&entry) {
         node.children_settled().await;
     }
@@ -476,7 +482,7 @@ fn context(
     node: &NodeHandle,
 ) -> ToolContext {
     let needs = entry.tool.spec().needs;
-    let nested = NestedCalls::new(kernel, scope, passage, entry.builtin, node);
+    let nested = || NestedCalls::new(kernel, scope, passage, entry.builtin, node);
     ToolContext {
         invocation: passage.id.clone(),
         session: scope.session.clone(),
@@ -490,7 +496,7 @@ fn context(
             id: passage.id.clone(),
             tool: passage.tool.clone(),
         }),
-        invoke: needs.invoke.then(|| Arc::new(nested) as _),
+        invoke: needs.invoke.then(|| Arc::new(nested()) as _),
         delegate: match &scope.children {
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),
             _ => None,

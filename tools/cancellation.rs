@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Notify;
 
 /// Why something is to end before its work is done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,11 +49,17 @@ impl fmt::Display for CancelReason {
     }
 }
 
-/// A one-way signal, shared between the one who cancels and the work that listens.
+/// A one-way signal, shared between the one who cancels and the work that listens. Cheap to make and to clone: every
+/// call has one.
 #[derive(Clone, Debug, Default)]
 pub struct Cancellation {
-    token: CancellationToken,
-    reason: Arc<OnceLock<CancelReason>>,
+    shared: Arc<Signal>,
+}
+
+#[derive(Debug, Default)]
+struct Signal {
+    reason: OnceLock<CancelReason>,
+    given: Notify,
 }
 
 impl Cancellation {
@@ -64,26 +70,31 @@ impl Cancellation {
 
     /// Gives the signal; only the first reason counts. Returns whether this call was the first.
     pub fn cancel(&self, reason: CancelReason) -> bool {
-        let first = self.reason.set(reason).is_ok();
-        self.token.cancel();
+        let first = self.shared.reason.set(reason).is_ok();
+        self.shared.given.notify_waiters();
         first
     }
 
     /// The reason, once the signal was given.
     pub fn reason(&self) -> Option<&CancelReason> {
-        self.reason.get()
+        self.shared.reason.get()
     }
 
     /// Whether the signal was given.
     pub fn is_cancelled(&self) -> bool {
-        self.reason.get().is_some()
+        self.reason().is_some()
     }
 
     /// Waits for the signal and returns its reason; for ever when it never comes.
     pub async fn cancelled(&self) -> CancelReason {
-        self.token.cancelled().await;
-        // The reason is set before the token.
-        self.reason.get().cloned().unwrap_or(CancelReason::Requested)
+        loop {
+            // Made before the look at the reason, which is set before the notice: between the two nothing is missed.
+            let given = self.shared.given.notified();
+            if let Some(reason) = self.reason() {
+                return reason.clone();
+            }
+            given.await;
+        }
     }
 }
 
@@ -98,5 +109,22 @@ mod tests {
         assert!(signal.cancel(CancelReason::Deadline { timeout_ms: 5 }));
         assert!(!signal.clone().cancel(CancelReason::Requested));
         assert_eq!(signal.cancelled().await, CancelReason::Deadline { timeout_ms: 5 });
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn everybody_who_waits_is_told_whenever_they_began() {
+        for _ in 0..200 {
+            let signal = Cancellation::new();
+            let waits: Vec<_> = (0..4)
+                .map(|_| {
+                    let signal = signal.clone();
+                    tokio::spawn(async move { signal.cancelled().await })
+                })
+                .collect();
+            signal.cancel(CancelReason::Requested);
+            for wait in waits {
+                assert_eq!(wait.await.unwrap(), CancelReason::Requested);
+            }
+        }
     }
 }

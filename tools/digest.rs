@@ -6,6 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use crate::canonical_json::canonical;
+
+/// What every written digest starts with.
+const PREFIX: &str = "sha256:";
+
 /// A SHA-256 digest in its written form.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -28,22 +33,16 @@ impl Digest {
 
     /// The digest of a JSON value in canonical form (RFC 8785): key order and spacing do not count.
     pub fn of_json(value: &Value) -> Self {
-        match serde_jcs::to_vec(value) {
-            Ok(canonical) => Self::of(&canonical),
-            // Canonical form has no place for a number outside of a double's range: its own text is its form.
-            Err(_) => Self::of(value.to_string().as_bytes()),
-        }
+        Self::of(&canonical(value))
     }
 
     fn from_hash(hash: &[u8]) -> Self {
         const HEX: &[u8; 16] = b"0123456789abcdef";
-        let mut text = String::with_capacity(7 + 2 * hash.len());
-        text.push_str("sha256:");
-        for byte in hash {
-            text.push(char::from(HEX[usize::from(byte >> 4)]));
-            text.push(char::from(HEX[usize::from(byte & 15)]));
-        }
-        Self(text)
+        let mut text = Vec::with_capacity(PREFIX.len() + 2 * hash.len());
+        text.extend_from_slice(PREFIX.as_bytes());
+        text.extend(hash.iter().flat_map(|byte| [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]));
+        // All of it is ASCII.
+        Self(String::from_utf8(text).unwrap_or_default())
     }
 
     /// `sha256:<64 hex digits>`.
@@ -53,7 +52,7 @@ impl Digest {
 
     /// The 64 hex digits alone.
     pub fn hex(&self) -> &str {
-        &self.0["sha256:".len()..]
+        &self.0[PREFIX.len()..]
     }
 }
 

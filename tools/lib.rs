@@ -4,6 +4,8 @@
 //! policy, so a tool cannot go round governance even by mistake: what must go up (a nested call, a child run)
 //! goes through the ports that its [`context::ToolContext`] was given.
 
+pub mod canonical_json;
+
 pub mod cancellation;
 pub mod digest;
 pub mod ids;

@@ -16,6 +16,9 @@ pub const TOKEN_ESTIMATOR: &str = "utf8-bytes-ceil-div-4/v1";
 /// The rules by which outputs are projected.
 pub const TRANSFORM_ALGORITHM: &str = "toolwarden.tool-result-transform.v1";
 
+/// How many facts an evidence has.
+const EVIDENCE_FIELDS: usize = 14;
+
 /// The facts about an original, taken before it is projected.
 #[derive(Debug, Clone)]
 pub struct Original {
@@ -44,22 +47,25 @@ pub fn evidence(original: &Original, projection: &Projection) -> Value {
         Digest::of(projection.text.as_bytes())
     };
     let (original_tokens, projected_tokens) = (estimated_tokens(original.bytes), estimated_tokens(projected_bytes));
-    json!({
-        "schema": EVIDENCE_SCHEMA,
-        "original_bytes": original.bytes,
-        "projected_bytes": projected_bytes,
-        "original_estimated_tokens": original_tokens,
-        "projected_estimated_tokens": projected_tokens,
-        "token_estimator": TOKEN_ESTIMATOR,
-        "transform_algorithm": TRANSFORM_ALGORITHM,
-        "content_digest": original.digest.as_str(),
-        "projected_digest": projected_digest.as_str(),
-        "repeat_key": original.digest.as_str(),
-        "content_ref": format!("inline:{}", original.digest),
-        "loss_mode": projection.loss,
-        "byte_delta": difference(projected_bytes, original.bytes),
-        "estimated_token_delta": difference(projected_tokens, original_tokens),
-    })
+    let original_digest = original.digest.as_str();
+    // One allocation of the right size: every call of every session makes one of these.
+    let mut facts = Map::with_capacity(EVIDENCE_FIELDS);
+    let mut put = |key: &str, value: Value| facts.insert(key.to_owned(), value);
+    put("schema", EVIDENCE_SCHEMA.into());
+    put("original_bytes", original.bytes.into());
+    put("projected_bytes", projected_bytes.into());
+    put("original_estimated_tokens", original_tokens.into());
+    put("projected_estimated_tokens", projected_tokens.into());
+    put("token_estimator", TOKEN_ESTIMATOR.into());
+    put("transform_algorithm", TRANSFORM_ALGORITHM.into());
+    put("content_digest", original_digest.into());
+    put("projected_digest", projected_digest.as_str().into());
+    put("repeat_key", original_digest.into());
+    put("content_ref", ["inline:", original_digest].concat().into());
+    put("loss_mode", json!(projection.loss));
+    put("byte_delta", difference(projected_bytes, original.bytes).into());
+    put("estimated_token_delta", difference(projected_tokens, original_tokens).into());
+    Value::Object(facts)
 }
 
 /// Puts evidence into a result's metadata; evidence that a tool claims for itself is thrown away.

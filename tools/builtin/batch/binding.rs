@@ -6,6 +6,7 @@
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
+use crate::canonical_json::json_bytes;
 use crate::json_depth::JSON_DEPTH_MAX;
 use crate::outcome::ToolOutcome;
 
@@ -223,11 +224,6 @@ pub fn unbindable(outcome: &ToolOutcome) -> Vec<String> {
     large
         .map(|(field, bytes)| format!("{field} has {bytes} bytes; up to {BOUND_BYTES_MAX} can be referred to"))
         .collect()
-}
-
-/// The size of a JSON object in its written form, in bytes.
-pub fn json_bytes(fields: &Map<String, Value>) -> usize {
-    serde_json::to_string(fields).map_or(usize::MAX, |text| text.len())
 }
 
 /// The part of a value that a segment names; the error is what stands there instead.

@@ -7,8 +7,9 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::binding::{json_bytes, unbindable};
+use super::binding::unbindable;
 use crate::cancellation::CancelReason;
+use crate::canonical_json::json_bytes;
 use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
 
 /// Largest metadata of one call that is repeated as it is, in bytes of its JSON text.
