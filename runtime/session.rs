@@ -448,7 +448,10 @@ async fn live(
                 biased;
                 _ = node.cancellation().cancelled() => break,
                 request = requests.recv() => match request {
-                    Some(request) => answer(&kernel, &scope, &plan, &node, &mut conversation, request).await,
+                    // Boxed, so that an idle session keeps no room for a run.
+                    Some(request) => {
+                        Box::pin(answer(&kernel, &scope, &plan, &node, &mut conversation, request)).await;
+                    }
                     // The last handle is gone.
                     None => break,
                 },
