@@ -160,7 +160,7 @@ impl Attendant {
         self.session.cancel(&CancelTarget::Everything, &CancelReason::Requested);
         // What has not begun yet never will; its end is waited for with the work.
         let session = self.session.clone();
-        tokio::spawn(async move { session.close().await });
+        tokio::spawn(async move { session.close_because(CancelReason::Requested).await });
         let name = signal.name();
         self.screen.say(&format!("{name}: stopping; waiting for {waited_for} to end (Ctrl-C again kills)"));
         false

@@ -290,7 +290,12 @@ impl Session {
 
     /// Cancels everything in the session and waits until all of it has ended.
     pub async fn close(&self) {
-        self.shared.node.cancel(CancelReason::SessionClosed);
+        self.close_because(CancelReason::SessionClosed).await;
+    }
+
+    /// As [`Self::close`], with the reason that what still runs is told.
+    pub async fn close_because(&self, reason: CancelReason) {
+        self.shared.node.cancel(reason);
         self.shared.ended.clone().await;
     }
 
