@@ -1,6 +1,6 @@
 //! A node of the supervision tree: one piece of work, its children, one cancel path down, one ending up.
 //!
-//! A session, a run, an invocation, a call, a fan-out and a process group are nodes of this one kind; what a node
+//! A session, a run, an invocation, a fan-out and a process group are nodes of this one kind; what a node
 //! does is its *body*, a future given by whoever spawns it. The node itself only keeps the promises:
 //! - a cancel reaches every level at once (each node passes it on before it waits for anything);
 //! - a node ends after all of its children have ended, and says so when one could not be waited for;
