@@ -17,7 +17,7 @@ pub(super) const BROKEN: i32 = 101;
 pub(super) fn fork_into(body: impl FnOnce() -> i32) -> io::Result<Pid> {
     #[expect(unsafe_code, reason = "fork has no safe form")]
     // SAFETY: the danger of fork is the state of other threads, which is frozen in the child: a lock held by one of
-    // them, the allocator's among them, is held for ever. Keeper and scopes start no thread, and the keeper refuses
+    // them, the allocator's among them, is held for ever. Keeper and wardens start no thread, and the keeper refuses
     // to begin where there is more than one (`keeper::Keeper::enter`).
     let forked = unsafe { fork() }?;
     match forked {

@@ -1,7 +1,7 @@
 //! The real side of the processes port at the level [`ContainmentLevel::SubReaper`]: commands under a shim.
 //!
 //! What must stay true: dropping the future closes the lease, which ends the command at once; an end without
-//! survivors is told only when a scope or the keeper has said that nothing is left; every wait but the one for the
+//! survivors is told only when a warden or the keeper has said that nothing is left; every wait but the one for the
 //! command itself has a bound.
 
 use std::io;
@@ -24,11 +24,11 @@ use crate::effects::processes::{
     CommandSpec, ContainmentLevel, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes,
 };
 
-/// How long a scope may take to report after the grace of a command, before it is given up.
+/// How long a warden may take to report after the grace of a command, before it is given up.
 const REPORT_WAIT: Duration = Duration::from_millis(1300);
-/// The pause between two looks at a command that no scope is known to have taken.
+/// The pause between two looks at a command that no warden is known to have taken.
 const UNTAKEN_PAUSE: Duration = Duration::from_millis(100);
-/// How often a command that no scope took is handed over.
+/// How often a command that no warden took is handed over.
 const ATTEMPTS: usize = 3;
 /// How long what a stopped command wrote last is still read.
 const LAST_READ: Duration = Duration::from_millis(20);
@@ -71,7 +71,7 @@ impl Processes for GuardedProcesses {
     }
 }
 
-/// Hands a command to a scope.
+/// Hands a command to a warden.
 async fn start(shim: &Handle, command: &CommandSpec) -> Result<(Handed, Pipes), ProcessError> {
     let refused = |source| ProcessError::Start { program: command.program.clone(), source };
     let path = command.environment.get("PATH").map_or("", String::as_str);
@@ -103,19 +103,19 @@ struct Attendance<'a> {
     pipes: Pipes,
     status: Option<ProcessStatus>,
     stopped: Option<CancelReason>,
-    /// Whether the scope was told to end what the command left behind.
+    /// Whether the warden was told to end what the command left behind.
     is_finishing: bool,
     output_held: bool,
 }
 
 /// Why there is no end to tell of.
 enum Failure {
-    /// No scope has taken the command, and none will.
+    /// No warden has taken the command, and none will.
     Untaken,
     Process(ProcessError),
 }
 
-/// What a scope or the keeper said last.
+/// What a warden or the keeper said last.
 struct Gone {
     killed_background: bool,
     survivors: Vec<u32>,
@@ -180,7 +180,7 @@ impl<'a> Attendance<'a> {
                 () = overdue.as_mut(), if is_ending => return self.sweep().await,
                 () = drain.as_mut(), if is_draining => self.finish(),
                 () = untaken.as_mut(), if !is_taken => {
-                    is_taken = self.handed.scope().is_some();
+                    is_taken = self.handed.warden().is_some();
                     if !is_taken && !self.handed.is_awaited() {
                         return self.sweep().await;
                     }
@@ -200,11 +200,11 @@ impl<'a> Attendance<'a> {
         self.handed.order(FINISH);
     }
 
-    /// The scope is gone, or does not answer: the keeper ends what is left.
+    /// The warden is gone, or does not answer: the keeper ends what is left.
     async fn sweep(&mut self) -> Result<Gone, Failure> {
         self.handed.let_go();
-        let Some(scope) = self.handed.scope() else { return Err(Failure::Untaken) };
-        let survivors = self.handed.sweep(scope).await.map_err(|source| self.lost(source))?;
+        let Some(warden) = self.handed.warden() else { return Err(Failure::Untaken) };
+        let survivors = self.handed.sweep(warden).await.map_err(|source| self.lost(source))?;
         Ok(Gone { killed_background: false, survivors })
     }
 

@@ -25,7 +25,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::ARGUMENT;
-use super::scope::DESCRIPTORS_MAX;
+use super::warden::DESCRIPTORS_MAX;
 use super::wire::{Report, VERSION};
 
 /// How long a keeper may take to say that it is ready.
@@ -43,7 +43,7 @@ pub(super) struct Handle {
     keeper: Mutex<Option<Arc<Keeper>>>,
 }
 
-/// One running keeper. When the last copy is dropped its sockets close, and it ends when its scopes have.
+/// One running keeper. When the last copy is dropped its sockets close, and it ends when its wardens have.
 struct Keeper {
     requests: OwnedFd,
     host: BlockingStream,
@@ -58,10 +58,10 @@ pub(super) struct Reports<R> {
 /// A command that was handed over.
 pub(super) struct Handed {
     pub(super) reports: Reports<Receiver>,
-    /// The lease, whose end ends the command; orders go this way, and the scope's pid comes back before it starts
+    /// The lease, whose end ends the command; orders go this way, and the warden's pid comes back before it starts
     /// anything. It stands apart from the reports, and unknown to tokio, because nobody needs to wake up for it.
     lease: BlockingStream,
-    scope: Option<i32>,
+    warden: Option<i32>,
     keeper: Arc<Keeper>,
 }
 
@@ -70,7 +70,7 @@ impl Handle {
         Self { executable, keeper: Mutex::new(None) }
     }
 
-    /// Hands a request and its descriptors (folder, outputs, maybe input) to whichever scope takes it.
+    /// Hands a request and its descriptors (folder, outputs, maybe input) to whichever warden takes it.
     ///
     /// # Errors
     /// Why there is no keeper, or why it cannot be spoken to.
@@ -90,7 +90,7 @@ impl Handle {
             let reports = Reports::from(Receiver::from_owned_fd_unchecked(reports)?);
             // A request that is not whole is never run.
             if is_sent && send_rest(&lease, &request[written..]).await.is_ok() {
-                return Ok(Handed { reports, lease, scope: None, keeper });
+                return Ok(Handed { reports, lease, warden: None, keeper });
             }
             self.forget(&keeper).await;
         }
@@ -212,17 +212,17 @@ impl<R: AsyncRead + Unpin> Reports<R> {
 }
 
 impl Handed {
-    /// The scope that has taken the command, if one has: from then on it may run.
-    pub(super) fn scope(&mut self) -> Option<i32> {
+    /// The warden that has taken the command, if one has: from then on it may run.
+    pub(super) fn warden(&mut self) -> Option<i32> {
         let mut pid = [0; 4];
         let read = |pid: &mut [u8]| recv(&self.lease, pid, RecvFlags::DONTWAIT).map(|(_, length)| length);
-        if self.scope.is_none() && read(&mut pid) == Ok(pid.len()) {
-            self.scope = Some(i32::from_le_bytes(pid));
+        if self.warden.is_none() && read(&mut pid) == Ok(pid.len()) {
+            self.warden = Some(i32::from_le_bytes(pid));
         }
-        self.scope
+        self.warden
     }
 
-    /// Gives an order; a scope that cannot take it is gone, which the next report tells.
+    /// Gives an order; a warden that cannot take it is gone, which the next report tells.
     pub(super) fn order(&self, order: u8) {
         let _ = rustix::net::send(&self.lease, &[order], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
@@ -232,21 +232,21 @@ impl Handed {
         self.keeper.is_alive()
     }
 
-    /// Ends the lease, from which what was said can still be read: no scope can start the command any more, and one that has, has said so.
+    /// Ends the lease, from which what was said can still be read: no warden can start the command any more, and one that has, has said so.
     pub(super) fn let_go(&self) {
         let _ = rustix::net::shutdown(&self.lease, rustix::net::Shutdown::Both);
     }
 
-    /// Has the keeper kill the scope, if it lives, and everything that was below it; the pids of what survives.
+    /// Has the keeper kill the warden, if it lives, and everything that was below it; the pids of what survives.
     ///
     /// # Errors
     /// When there is no keeper any more.
-    pub(super) async fn sweep(&self, scope: i32) -> io::Result<Vec<u32>> {
+    pub(super) async fn sweep(&self, warden: i32) -> io::Result<Vec<u32>> {
         let swept = async {
             let (near, far) = UnixStream::pair()?;
             let far = far.into_std()?;
             far.set_nonblocking(false)?;
-            send(&self.keeper.host, &scope.to_le_bytes(), &[far.as_fd()]).await?;
+            send(&self.keeper.host, &warden.to_le_bytes(), &[far.as_fd()]).await?;
             drop(far);
             Reports::from(near).next().await
         };

@@ -28,7 +28,7 @@ pub(super) const STOP: u8 = b'T';
 /// Ends what the command has left behind: TERM, a short grace, KILL.
 pub(super) const FINISH: u8 = b'F';
 
-/// A command, as a scope needs it.
+/// A command, as a warden needs it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
     /// The file to run.
@@ -107,7 +107,7 @@ impl Request {
     }
 }
 
-/// What a keeper or a scope tells.
+/// What a keeper or a warden tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Report {
     /// The keeper is there and speaks this version.

@@ -1,7 +1,7 @@
-//! A scope: the process above one running command, which ends it and everything that came of it.
+//! A warden: the process above one running command, which ends it and everything that came of it.
 //!
 //! It waits for a request on the keeper's socket, starts the command, and reports. What the command started is gone
-//! when the kernel says that there are no children left, because every orphan below became one. Then the scope
+//! when the kernel says that there are no children left, because every orphan below became one. Then the warden
 //! serves the next request: nothing can be left to come to it.
 //!
 //! What must stay true: the host's end of the lease is all that keeps a command running; only children that are not
@@ -38,13 +38,13 @@ const KILL_WAIT: Duration = Duration::from_millis(1200);
 /// The pause between two rounds of KILL in which nobody died, before and after the report of survivors.
 const ROUND_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// What a scope has of the keeper.
+/// What a warden has of the keeper.
 pub(super) struct Seat {
-    /// Where requests come in; shared with all other scopes.
+    /// Where requests come in; shared with all other wardens.
     pub(super) requests: OwnedFd,
-    /// A semaphore that counts the idle scopes.
+    /// A semaphore that counts the idle wardens.
     pub(super) idle: OwnedFd,
-    /// Tells the keeper that no scope is idle.
+    /// Tells the keeper that no warden is idle.
     pub(super) bell: OwnedFd,
     /// SIGCHLD.
     pub(super) exits: SignalFd,
@@ -52,18 +52,18 @@ pub(super) struct Seat {
     pub(super) keeper: Pid,
 }
 
-/// The life of a scope; `counted` says whether it adds itself to the idle ones (not when it replaces one that died
+/// The life of a warden; `counted` says whether it adds itself to the idle ones (not when it replaces one that died
 /// while it was counted). Returns the exit code: 0 when it is not needed any more.
 pub(super) fn serve(seat: &Seat, mut counted: bool) -> i32 {
     // In a session of its own no signal to a group can meet it together with the host or the keeper.
     let _ = setsid();
-    let _ = set_name(c"toolwarden-scope");
+    let _ = set_name(c"toolwarden-ward");
     if set_child_subreaper(true).is_err() {
         return super::fork::BROKEN;
     }
     let mut is_used = false;
     loop {
-        // An idle scope ends with the keeper, without which it would serve once more and never be replaced.
+        // An idle warden ends with the keeper, without which it would serve once more and never be replaced.
         let _ = set_pdeathsig(Signal::SIGKILL);
         if getppid() != seat.keeper {
             return 0;
@@ -78,7 +78,7 @@ pub(super) fn serve(seat: &Seat, mut counted: bool) -> i32 {
                 Ok(Received::Nonsense) => break None,
                 Ok(Received::End) => return 0,
                 Err(Errno::EINTR) => {}
-                // The socket's time is over: nobody needed this scope for a while.
+                // The socket's time is over: nobody needed this warden for a while.
                 Err(Errno::EAGAIN) if is_used && seat.leave() => return 0,
                 Err(Errno::EAGAIN) => {}
                 Err(_) => return super::fork::BROKEN,
@@ -102,7 +102,7 @@ pub(super) fn serve(seat: &Seat, mut counted: bool) -> i32 {
 }
 
 impl Seat {
-    /// Counts this scope out; says whether others are idle.
+    /// Counts this warden out; says whether others are idle.
     fn count_out(&self) -> bool {
         let _ = rustix::io::read(&self.idle, &mut [0; 8]);
         let mut look = [PollFd::new(self.idle.as_fd(), PollFlags::POLLIN)];
@@ -169,7 +169,7 @@ fn receive(requests: &OwnedFd) -> Result<Received, Errno> {
 }
 
 /// Serves one request to the end of everything that came of it. Says whether the host still held the lease then: one
-/// that let go may have this scope killed yet, which must not hit another command.
+/// that let go may have this warden killed yet, which must not hit another command.
 fn run(seat: &Seat, handed: Handed) -> bool {
     let Handed { mut lease, mut reports, folder, out, err, input } = handed;
     let Some(request) = read_request(&mut lease) else {
@@ -188,7 +188,7 @@ fn run(seat: &Seat, handed: Handed) -> bool {
     seat.take();
     drop((folder, out, err, input));
     match started {
-        Ok(leader) => Scope::new(lease, reports, leader, request.grace).guard(&seat.exits),
+        Ok(leader) => Warden::new(lease, reports, leader, request.grace).guard(&seat.exits),
         Err(errno) => reports.write_all(&Report::Failed { errno: errno as i32 }.to_bytes()).is_ok(),
     }
 }
@@ -234,7 +234,7 @@ enum Phase {
 }
 
 /// One running command.
-struct Scope {
+struct Warden {
     lease: UnixStream,
     reports: File,
     /// Whether the host may still say something.
@@ -253,7 +253,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-impl Scope {
+impl Warden {
     fn new(lease: UnixStream, reports: File, leader: Pid, grace: Duration) -> Self {
         let (leader, phase, asked) = (Some(leader), Phase::Running, BTreeSet::new());
         Self { lease, reports, is_leased: true, leader, grace, phase, asked, killed_background: false }
