@@ -17,11 +17,16 @@
 //! - **They have one thread**, so that forking without exec is sound; so [`enter_if_asked`] comes before all else.
 //! - **They hold nothing of the host** but the sockets they were given: no memory, no locks, no environment.
 
+mod cgroup;
+mod confinement;
 mod fork;
 pub mod guarded;
 mod handle;
 mod keeper;
+mod launch;
+mod namespace;
 mod offspring;
+mod seat;
 mod warden;
 mod wire;
 
@@ -35,6 +40,7 @@ const ARGUMENT: &str = "--toolwarden-process-shim";
 pub fn enter_if_asked() {
     let is_asked = std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT);
     if is_asked {
-        std::process::exit(keeper::keep());
+        let containment = wire::from_arguments(std::env::args_os().skip(2));
+        std::process::exit(keeper::keep(containment.as_ref()));
     }
 }

@@ -1,4 +1,4 @@
-//! The real side of the processes port at the level [`ContainmentLevel::SubReaper`]: commands under a shim.
+//! The real side of the processes port at the levels that need a shim, from [`ContainmentLevel::SubReaper`] up.
 //!
 //! What must stay true: dropping the future closes the lease, which ends the command at once; an end without
 //! survivors is told only when a warden or the keeper has said that nothing is left; every wait but the one for the
@@ -15,9 +15,10 @@ use futures_util::future::BoxFuture;
 use rustix::fs::{Mode, OFlags};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::handle::{Handed, Handle};
+use super::handle::{HandOverError, Handed, Handle};
 use super::wire::{FINISH, Report, Request, STOP};
 use crate::cancellation::{CancelReason, Cancellation};
+use crate::effects::processes::containment::{Containment, Unavailable};
 use crate::effects::processes::pipes::Pipes;
 use crate::effects::processes::system::find_program;
 use crate::effects::processes::{
@@ -34,16 +35,34 @@ const ATTEMPTS: usize = 3;
 const LAST_READ: Duration = Duration::from_millis(20);
 
 /// Runs commands on this machine under a shim; made by
-/// [`SystemProcesses::with_shim`](crate::effects::processes::system::SystemProcesses::with_shim). Clones share it;
-/// with the last one it ends.
+/// [`SystemProcesses::with_shim`](crate::effects::processes::system::SystemProcesses::with_shim) and
+/// [`contained`](crate::effects::processes::system::SystemProcesses::contained). Clones share it; with the last one it
+/// ends.
 #[derive(Clone)]
 pub struct GuardedProcesses {
     shim: Arc<Handle>,
 }
 
 impl GuardedProcesses {
-    pub(in crate::effects::processes) fn new(executable: PathBuf) -> Self {
-        Self { shim: Arc::new(Handle::new(executable)) }
+    pub(in crate::effects::processes) fn new(executable: PathBuf, containment: Containment) -> Self {
+        Self { shim: Arc::new(Handle::new(executable, containment)) }
+    }
+
+    /// The level that commands run at, or are refused.
+    pub fn level(&self) -> ContainmentLevel {
+        self.shim.level()
+    }
+
+    /// Starts the shim, if it is not there, which tries out the level; so that a host knows before the first command.
+    /// Takes some milliseconds the first time.
+    ///
+    /// # Errors
+    /// Why the level is not available here. Commands are refused for the same reason.
+    pub async fn probe(&self) -> Result<(), Unavailable> {
+        self.shim.prepare().await.map_err(|error| match error {
+            HandOverError::Unavailable(reason) => reason,
+            HandOverError::Io(error) => Unavailable::Shim { reason: error.to_string() },
+        })
     }
 }
 
@@ -58,7 +77,7 @@ impl Processes for GuardedProcesses {
         Box::pin(async move {
             for _ in 0..ATTEMPTS {
                 let (handed, pipes) = start(&shim, &command).await?;
-                match Attendance::new(&command, handed, pipes).attend(sink.as_ref(), &stop).await {
+                match Attendance::new(&command, shim.level(), handed, pipes).attend(sink.as_ref(), &stop).await {
                     Ok(end) => return Ok(end),
                     Err(Failure::Process(error)) => return Err(error),
                     // It was not run, so that it can be handed over once more.
@@ -81,7 +100,12 @@ async fn start(shim: &Handle, command: &CommandSpec) -> Result<(Handed, Pipes), 
     let (pipes, far) = Pipes::open(command.stdin.clone()).map_err(refused)?;
     let mut descriptors = vec![folder.as_fd(), far.out.as_fd(), far.err.as_fd()];
     descriptors.extend(far.input.as_ref().map(|input| input.as_fd()));
-    let handed = shim.hand_over(&request, &descriptors).await.map_err(refused)?;
+    let handed = shim.hand_over(&request, &descriptors).await.map_err(|error| match error {
+        HandOverError::Io(error) => refused(error),
+        HandOverError::Unavailable(reason) => {
+            ProcessError::Containment { program: command.program.clone(), level: shim.level(), reason }
+        }
+    })?;
     Ok((handed, pipes))
 }
 
@@ -99,6 +123,7 @@ fn folder(command: &CommandSpec) -> Result<OwnedFd, ProcessError> {
 /// What is known of a running command.
 struct Attendance<'a> {
     command: &'a CommandSpec,
+    level: ContainmentLevel,
     handed: Handed,
     pipes: Pipes,
     status: Option<ProcessStatus>,
@@ -122,8 +147,8 @@ struct Gone {
 }
 
 impl<'a> Attendance<'a> {
-    fn new(command: &'a CommandSpec, handed: Handed, pipes: Pipes) -> Self {
-        Self { command, handed, pipes, status: None, stopped: None, is_finishing: false, output_held: false }
+    fn new(command: &'a CommandSpec, level: ContainmentLevel, handed: Handed, pipes: Pipes) -> Self {
+        Self { command, level, handed, pipes, status: None, stopped: None, is_finishing: false, output_held: false }
     }
 
     async fn attend(mut self, sink: &dyn OutputSink, stop: &Cancellation) -> Result<ProcessEnd, Failure> {
@@ -136,7 +161,7 @@ impl<'a> Attendance<'a> {
             stopped: self.stopped,
             output_held: self.output_held || !is_drained,
             killed_background: gone.killed_background,
-            level: ContainmentLevel::SubReaper,
+            level: self.level,
             survivors: gone.survivors,
         })
     }
@@ -164,6 +189,11 @@ impl<'a> Attendance<'a> {
                         let source = io::Error::from_raw_os_error(errno);
                         let program = self.command.program.clone();
                         return Err(Failure::Process(ProcessError::Start { program, source }));
+                    }
+                    Some(Report::Unavailable { fault }) => {
+                        let (program, level) = (self.command.program.clone(), self.level);
+                        let reason = self.handed.reason(fault);
+                        return Err(Failure::Process(ProcessError::Containment { program, level, reason }));
                     }
                     Some(_) => return Err(self.lost(io::ErrorKind::InvalidData.into())),
                     None => return self.sweep().await,

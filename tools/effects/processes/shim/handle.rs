@@ -1,7 +1,7 @@
 //! The host's hold of its keeper: started at the first need, again when it was lost, let go with the last handle.
 //!
 //! What must stay true: a command that may have begun is never handed over a second time; nothing is started at a
-//! lower level because a keeper is missing.
+//! lower level because a keeper is missing, or because the level is not available.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -12,21 +12,26 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::unistd::Pid;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
     sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
 use tokio::process::Command;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::ARGUMENT;
-use super::warden::DESCRIPTORS_MAX;
-use super::wire::{Report, VERSION};
+use super::cgroup::{CgroupParent, leaf_name, own_folder};
+use super::seat::DESCRIPTORS_MAX;
+use super::wire::{Fault, Report, VERSION, to_arguments};
+use crate::effects::processes::ContainmentLevel;
+use crate::effects::processes::containment::{CgroupPlan, Containment, Unavailable};
 
 /// How long a keeper may take to say that it is ready.
 const READY_WAIT: Duration = Duration::from_secs(10);
@@ -37,9 +42,13 @@ const ATTEMPTS: usize = 3;
 /// Bytes read from a line at once.
 const READ_BYTES: usize = 512;
 
+/// The pause between two looks at a cgroup that nobody but this process can end.
+const CGROUP_PAUSE: Duration = Duration::from_millis(5);
+
 /// Where the keeper is, if there is one.
 pub(super) struct Handle {
     executable: PathBuf,
+    containment: Containment,
     keeper: Mutex<Option<Arc<Keeper>>>,
 }
 
@@ -47,6 +56,19 @@ pub(super) struct Handle {
 struct Keeper {
     requests: OwnedFd,
     host: BlockingStream,
+    /// Where it makes cgroups.
+    cgroups: Option<PathBuf>,
+}
+
+/// Why a command is not handed over.
+#[derive(Debug, Error)]
+pub(super) enum HandOverError {
+    /// The level that was chosen is not available.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// There is no keeper, or it cannot be spoken to.
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 /// Where reports come from.
@@ -65,16 +87,39 @@ pub(super) struct Handed {
     keeper: Arc<Keeper>,
 }
 
+impl From<rustix::io::Errno> for HandOverError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
 impl Handle {
-    pub(super) fn new(executable: PathBuf) -> Self {
-        Self { executable, keeper: Mutex::new(None) }
+    pub(super) fn new(executable: PathBuf, containment: Containment) -> Self {
+        Self { executable, containment, keeper: Mutex::new(None) }
+    }
+
+    /// The level that commands run at, or are refused.
+    pub(super) fn level(&self) -> ContainmentLevel {
+        self.containment.level()
+    }
+
+    /// Sees to it that a keeper is there, which has tried out the level.
+    ///
+    /// # Errors
+    /// [`HandOverError`].
+    pub(super) async fn prepare(&self) -> Result<(), HandOverError> {
+        self.keeper().await.map(|_| ())
     }
 
     /// Hands a request and its descriptors (folder, outputs, maybe input) to whichever warden takes it.
     ///
     /// # Errors
-    /// Why there is no keeper, or why it cannot be spoken to.
-    pub(super) async fn hand_over(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Handed> {
+    /// [`HandOverError`].
+    pub(super) async fn hand_over(
+        &self,
+        request: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Handed, HandOverError> {
         for _ in 0..ATTEMPTS {
             let keeper = self.keeper().await?;
             let (lease, far_lease) = BlockingStream::pair()?;
@@ -94,16 +139,16 @@ impl Handle {
             }
             self.forget(&keeper).await;
         }
-        Err(io::Error::other("the shim ended again and again"))
+        Err(io::Error::other("the shim ended again and again").into())
     }
 
     /// The running keeper, or a new one.
-    async fn keeper(&self) -> io::Result<Arc<Keeper>> {
+    async fn keeper(&self) -> Result<Arc<Keeper>, HandOverError> {
         let mut current = self.keeper.lock().await;
         if let Some(keeper) = current.as_ref().filter(|keeper| keeper.is_alive()) {
             return Ok(Arc::clone(keeper));
         }
-        let keeper = Arc::new(Keeper::start(&self.executable).await?);
+        let keeper = Arc::new(Keeper::start(&self.executable, &self.containment).await?);
         *current = Some(Arc::clone(&keeper));
         Ok(keeper)
     }
@@ -118,7 +163,8 @@ impl Handle {
 
 impl Keeper {
     #[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
-    async fn start(executable: &Path) -> io::Result<Self> {
+    async fn start(executable: &Path, containment: &Containment) -> Result<Self, HandOverError> {
+        let (containment, cgroups) = placed(containment)?;
         let kind = SocketType::SEQPACKET;
         let (requests, far_requests) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&requests, true)?;
@@ -127,6 +173,7 @@ impl Keeper {
         far_host.set_nonblocking(false)?;
         let mut child = Command::new(executable)
             .arg(ARGUMENT)
+            .args(to_arguments(&containment))
             .env_clear()
             .current_dir("/")
             .stdin(far_requests)
@@ -137,14 +184,17 @@ impl Keeper {
         // It outlives its sockets a little. Where the async runtime ends first, tokio's next one reaps it.
         tokio::spawn(async move { child.wait().await });
         let mut reports = Reports::from(host);
-        let refused = |reason: &str| Err(io::Error::other(format!("{} {reason}", executable.display())));
+        let refused = |reason: &str| Err(io::Error::other(format!("{} {reason}", executable.display())).into());
         match timeout(READY_WAIT, reports.next()).await {
-            Ok(Ok(Some(Report::Ready { version: VERSION }))) => Ok(Self { requests, host: reports.source.into_std()? }),
+            Ok(Ok(Some(Report::Ready { version: VERSION }))) => {
+                Ok(Self { requests, host: reports.source.into_std()?, cgroups })
+            }
             Ok(Ok(Some(Report::Ready { .. }))) => refused("is a shim of another version; use the same build for both"),
             Ok(Ok(Some(Report::Failed { errno }))) => {
                 let error = io::Error::from_raw_os_error(errno);
-                Err(named(executable, "cannot be the shim here", error))
+                Err(named(executable, "cannot be the shim here", error).into())
             }
+            Ok(Ok(Some(Report::Unavailable { fault }))) => Err(fault.reason(&cgroups.unwrap_or_default()).into()),
             _ => refused("did not answer as a shim; its main must call shim::enter_if_asked before anything else"),
         }
     }
@@ -154,6 +204,16 @@ impl Keeper {
         let seen = recv(&self.host, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK);
         matches!(seen, Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
     }
+}
+
+/// What the keeper is told: where cgroups are made is found by the host, whose errors name it.
+fn placed(containment: &Containment) -> Result<(Containment, Option<PathBuf>), HandOverError> {
+    let Containment::Cgroup(plan) = containment else { return Ok((containment.clone(), None)) };
+    let parent = match &plan.parent {
+        Some(parent) => parent.clone(),
+        None => own_folder()?.ok_or(Unavailable::NoCgroup)?,
+    };
+    Ok((Containment::Cgroup(CgroupPlan { parent: Some(parent.clone()), ..plan.clone() }), Some(parent)))
 }
 
 /// Sends bytes with descriptors in one message, waiting while the socket is full.
@@ -227,6 +287,11 @@ impl Handed {
         let _ = rustix::net::send(&self.lease, &[order], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
+    /// Why the command cannot be held as it should be.
+    pub(super) fn reason(&self, fault: Fault) -> Unavailable {
+        fault.reason(self.keeper.cgroups.as_deref().unwrap_or(Path::new("")))
+    }
+
     /// Whether somebody will take the command, if nobody has.
     pub(super) fn is_awaited(&self) -> bool {
         self.keeper.is_alive()
@@ -238,9 +303,10 @@ impl Handed {
     }
 
     /// Has the keeper kill the warden, if it lives, and everything that was below it; the pids of what survives.
+    /// Without a keeper, what is in the warden's cgroup is killed from here.
     ///
     /// # Errors
-    /// When there is no keeper any more.
+    /// When there is neither.
     pub(super) async fn sweep(&self, warden: i32) -> io::Result<Vec<u32>> {
         let swept = async {
             let (near, far) = UnixStream::pair()?;
@@ -250,11 +316,31 @@ impl Handed {
             drop(far);
             Reports::from(near).next().await
         };
-        match timeout(SWEEP_WAIT, swept).await {
-            Ok(Ok(Some(Report::Gone { survivors, .. }))) => Ok(survivors),
+        match (timeout(SWEEP_WAIT, swept).await, &self.keeper.cgroups) {
+            (Ok(Ok(Some(Report::Gone { survivors, .. }))), _) => Ok(survivors),
+            (_, Some(parent)) => end_cgroup(parent, warden).await,
             _ => Err(io::Error::other("its shim was killed as a whole, so what it started may still run")),
         }
     }
+}
+
+/// Kills what is in the cgroup of a warden that is gone together with its keeper; the pids of what survives.
+async fn end_cgroup(parent: &Path, warden: i32) -> io::Result<Vec<u32>> {
+    let parent = CgroupParent::open(parent, &CgroupPlan::default());
+    let parent = parent.map_err(|fault| io::Error::from_raw_os_error(fault.errno))?;
+    let Some(leaf) = parent.find(&leaf_name(Pid::from_raw(warden)))? else { return Ok(Vec::new()) };
+    let emptied = async {
+        while leaf.is_populated() {
+            leaf.kill()?;
+            sleep(CGROUP_PAUSE).await;
+        }
+        Ok::<(), rustix::io::Errno>(())
+    };
+    if let Ok(emptied) = timeout(SWEEP_WAIT, emptied).await {
+        emptied?;
+        leaf.remove();
+    }
+    Ok(leaf.members().iter().filter_map(|pid| u32::try_from(pid.as_raw()).ok()).collect())
 }
 
 fn named(executable: &Path, what: &str, error: io::Error) -> io::Error {

@@ -3,8 +3,8 @@
 //! It keeps at least one warden idle, so that no command waits for a fork. It is a sub-reaper above all wardens: when
 //! a command kills its own warden, the orphans come here, and whatever is not a warden is killed on sight.
 //!
-//! What must stay true: one thread; only children that are not reaped are signalled; it ends when the host is gone
-//! and every warden has ended.
+//! What must stay true: one thread; only children that are not reaped are signalled, and what is in the cgroup of a
+//! killed warden; it ends when the host is gone and every warden has ended.
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSliceMut, Write as _};
@@ -22,12 +22,17 @@ use nix::unistd::{Pid, close, getpid, setsid};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::PidfdFlags;
 
+use super::cgroup::Leaf;
+use super::confinement::Confinement;
 use super::fork::{BROKEN, fork_into};
 use super::offspring::{self, Reaped};
-use super::warden::{self, Seat, null_device};
-use super::wire::{Report, VERSION};
+use super::seat::Seat;
+use super::warden::{self, null_device};
+use super::wire::{Fault, Report, VERSION};
 use crate::effects::processes::ProcessStatus;
+use crate::effects::processes::containment::Containment;
 
 /// The most wardens there are at a time; further requests wait in the socket.
 const WARDENS_MAX: usize = 512;
@@ -37,14 +42,16 @@ const IDLE_WAIT: Duration = Duration::from_secs(30);
 const SWEEP_WAIT: Duration = Duration::from_millis(1200);
 /// The pause between two looks while something is due: in the first second of it, and later.
 const ROUND_PAUSE: (u16, u16) = (20, 500);
+/// The pause after a warden could not begin.
+const BROKEN_PAUSE: Duration = Duration::from_millis(100);
 /// The most sweeps that wait at a time.
 const SWEEPS_MAX: usize = 512;
 /// The bytes of a wish for a sweep: the pid of the warden.
 pub(super) const SWEEP_BYTES: usize = 4;
 
 /// Is the keeper until it is not needed any more; the exit code.
-pub(super) fn keep() -> i32 {
-    match Keeper::enter() {
+pub(super) fn keep(containment: Option<&Containment>) -> i32 {
+    match Keeper::enter(containment) {
         Ok(mut keeper) => {
             keeper.run();
             0
@@ -66,6 +73,8 @@ struct Keeper {
     host: UnixStream,
     is_host_there: bool,
     wardens: BTreeSet<Pid>,
+    /// The cgroups of killed wardens.
+    left: Vec<Leaf>,
     sweeps: Vec<Sweep>,
     /// Since when there may be orphans here.
     orphaned_at: Option<Instant>,
@@ -75,6 +84,8 @@ struct Keeper {
     is_wanted: bool,
     /// How many wardens died, each of which may have been counted as idle.
     dead: usize,
+    /// When a warden could not begin, if that was the last to end badly.
+    broken_at: Option<Instant>,
 }
 
 #[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
@@ -84,28 +95,30 @@ fn now() -> Instant {
 
 impl Keeper {
     /// Makes this process the keeper: its sockets are what was standard input (requests) and output (the host).
-    fn enter() -> io::Result<Self> {
+    fn enter(containment: Option<&Containment>) -> Result<Self, Refusal> {
         close_inherited();
         let requests = io::stdin().as_fd().try_clone_to_owned()?;
         let host = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
         let mut told = host.try_clone()?;
-        let prepared = Self::prepare(requests, host).map_err(|error| refuse(&mut told, error));
+        let prepared = Self::prepare(requests, host, containment).map_err(|refusal| refusal.tell(&mut told));
         // No warden may inherit it.
         drop(told);
         let mut keeper = prepared?;
-        keeper.fork(true).map_err(|error| refuse(&mut keeper.host, error))?;
+        keeper.fork(true).map_err(|error| Refusal::from(error).tell(&mut keeper.host))?;
         keeper.host.write_all(&Report::Ready { version: VERSION }.to_bytes())?;
         Ok(keeper)
     }
 
-    fn prepare(requests: OwnedFd, host: UnixStream) -> io::Result<Self> {
+    fn prepare(requests: OwnedFd, host: UnixStream, containment: Option<&Containment>) -> Result<Self, Refusal> {
         let null = null_device()?;
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         if threads()? != 1 {
-            return Err(Errno::EBUSY.into());
+            return Err(io::Error::from(Errno::EBUSY).into());
         }
+        // Only a shim of another version is asked for what this one does not know.
+        let containment = containment.ok_or(Errno::EPROTO).map_err(io::Error::from)?;
         // Fails where it leads a group already; then it has no session of its own, which is no harm.
         let _ = setsid();
         let _ = set_name(c"toolwarden-shim");
@@ -116,6 +129,7 @@ impl Keeper {
         let exits = SignalFd::with_flags(&exits, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         // Without a list of children nothing can be promised.
         offspring::children()?;
+        let confinement = Confinement::prepare(containment)?;
         set_socket_timeout(&requests, Timeout::Recv, Some(IDLE_WAIT))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let seat = Seat {
@@ -124,17 +138,21 @@ impl Keeper {
             bell: eventfd(0, flags)?,
             exits,
             keeper: getpid(),
+            keeper_end: rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).ok(),
+            confinement,
         };
         Ok(Self {
             seat,
             host,
             is_host_there: true,
             wardens: BTreeSet::new(),
+            left: Vec::new(),
             sweeps: Vec::new(),
             orphaned_at: None,
             is_doubtful: false,
             is_wanted: false,
             dead: 0,
+            broken_at: None,
         })
     }
 
@@ -159,6 +177,8 @@ impl Keeper {
                     // An ordinary end leaves nothing behind.
                     if self.wardens.remove(&pid) && status != (ProcessStatus::Exited { code: 0 }) {
                         self.dead += 1;
+                        self.left.extend(self.seat.confinement.left_by(pid));
+                        self.broken_at = (status == ProcessStatus::Exited { code: BROKEN }).then(now);
                         self.expect_orphans();
                     }
                 }
@@ -178,8 +198,9 @@ impl Keeper {
     /// Kills whatever is here and is no warden.
     fn end_orphans(&mut self) {
         while self.orphaned_at.is_some() {
+            let is_populated = self.end_left();
             let orphans = self.orphans();
-            if !orphans.is_empty() {
+            if !orphans.is_empty() || is_populated {
                 self.is_doubtful = true;
                 for orphan in orphans {
                     offspring::tell(orphan, Signal::SIGKILL);
@@ -194,6 +215,20 @@ impl Keeper {
         }
     }
 
+    /// Kills what is in the cgroups of killed wardens; says whether there is something.
+    fn end_left(&mut self) -> bool {
+        self.left.retain(|leaf| {
+            let is_populated = leaf.is_populated();
+            if is_populated {
+                let _ = leaf.kill();
+            } else {
+                leaf.remove();
+            }
+            is_populated
+        });
+        !self.left.is_empty()
+    }
+
     fn orphans(&self) -> BTreeSet<Pid> {
         &offspring::children().unwrap_or_default() - &self.wardens
     }
@@ -206,6 +241,7 @@ impl Keeper {
         for mut sweep in over {
             let mut left = self.orphans();
             left.extend(self.wardens.get(&sweep.warden));
+            left.extend(self.left.iter().flat_map(Leaf::members));
             let survivors = left.iter().filter_map(|pid| u32::try_from(pid.as_raw()).ok()).collect();
             // What a killed warden leaves is in the background of nobody: it was part of the command.
             let _ = sweep.answer.write_all(&Report::Gone { killed_background: false, survivors }.to_bytes());
@@ -216,6 +252,10 @@ impl Keeper {
     fn fill(&mut self) {
         if !self.is_host_there {
             (self.is_wanted, self.dead) = (false, 0);
+        }
+        // One that could not begin is not tried again at once, or nothing else would be done.
+        if self.broken_at.is_some_and(|at| at.elapsed() < BROKEN_PAUSE) {
+            return;
         }
         while self.dead > 0 && self.wardens.len() < WARDENS_MAX && self.fork(false).is_ok() {
             self.dead -= 1;
@@ -228,7 +268,7 @@ impl Keeper {
     fn fork(&mut self, counted: bool) -> io::Result<()> {
         let answers = self.sweeps.iter().map(|sweep| sweep.answer.as_raw_fd());
         let not_theirs: Vec<i32> = answers.chain([self.host.as_raw_fd()]).collect();
-        let warden = fork_into(|| {
+        let warden = fork_into(self.seat.confinement.birth(), || {
             // Only the keeper itself may hold these: their end is how the host sees the keeper's.
             for number in not_theirs {
                 let _ = close(number);
@@ -294,11 +334,47 @@ impl Keeper {
     }
 }
 
-/// Tells the host why there is no keeper.
-fn refuse(host: &mut UnixStream, error: io::Error) -> io::Error {
-    let errno = error.raw_os_error().unwrap_or(Errno::EIO as i32);
-    let _ = host.write_all(&Report::Failed { errno }.to_bytes());
-    error
+/// Why there is no keeper.
+enum Refusal {
+    /// The level is not available.
+    Level(Fault),
+    Other(io::Error),
+}
+
+impl Refusal {
+    /// Tells the host.
+    fn tell(self, host: &mut UnixStream) -> Self {
+        let report = match &self {
+            Self::Level(fault) => Report::Unavailable { fault: *fault },
+            Self::Other(error) => Report::Failed { errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) },
+        };
+        let _ = host.write_all(&report.to_bytes());
+        self
+    }
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self::Level(fault)
+    }
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self::Other(errno.into())
+    }
+}
+
+impl From<rustix::io::Errno> for Refusal {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Other(errno.into())
+    }
 }
 
 /// Closes what the host leaked into this process: a descriptor held here would be held for as long as the host runs.
