@@ -65,7 +65,7 @@ fn tests() -> Vec<Test> {
             tests.push((name, Box::new(move || matrix::ends(ending, &containment)), false));
         }
     }
-    let others: [(&str, fn(), bool); 22] = [
+    let others: [(&str, fn(), bool); 23] = [
         ("port::status_and_streams", port::status_and_streams, false),
         ("port::what_a_command_inherits", port::what_a_command_inherits, false),
         ("port::standard_input_ends", port::standard_input_ends, false),
@@ -78,6 +78,7 @@ fn tests() -> Vec<Test> {
         ("port::a_killed_warden_is_swept_after", port::a_killed_warden_is_swept_after, false),
         ("port::a_long_request_arrives_whole", port::a_long_request_arrives_whole, false),
         ("level::what_is_not_available_is_refused", level::what_is_not_available_is_refused, false),
+        ("level::a_session_may_be_held_more_strictly", level::a_session_may_be_held_more_strictly, false),
         ("level::limits_hold_or_are_refused", level::limits_hold_or_are_refused, false),
         ("namespace::a_command_sees_its_own_alone", namespace::a_command_sees_its_own_alone, false),
         ("namespace::a_killed_shim_leaves_nothing", namespace::a_killed_shim_leaves_nothing, false),

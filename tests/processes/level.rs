@@ -1,8 +1,11 @@
 //! Levels: which there are here, and that what there is not is refused with the reason.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
+use toolwarden::prelude::*;
 use toolwarden_tools::cancellation::Cancellation;
 use toolwarden_tools::effects::processes::containment::{CgroupLimit, CgroupPlan, Containment, Unavailable};
 use toolwarden_tools::effects::processes::{
@@ -43,6 +46,10 @@ pub(crate) fn is_available_or_refused(containment: &Containment) -> bool {
         println!("  {} is not available here, and refused: {reason}", containment.level().as_str());
         false
     })
+}
+
+async fn is_available(containment: &Containment) -> bool {
+    contained(containment).probe().await.is_ok()
 }
 
 async fn is_refused(containment: &Containment, why: &Unavailable) {
@@ -123,6 +130,31 @@ pub(crate) fn limits_hold_or_are_refused() {
             }
         }
     }
+}
+
+// The level is the session's: two of one runtime do not share it.
+pub(crate) fn a_session_may_be_held_more_strictly() {
+    let folder = tempfile::tempdir().unwrap();
+    block_on(async {
+        let runtime = Runtime::builder().processes(Arc::new(contained(&Containment::SubReaper))).build().await.unwrap();
+        let ordinary = runtime.session(folder.path()).open().await.unwrap();
+        for containment in all() {
+            let strict = runtime.session(folder.path()).processes(Arc::new(contained(&containment)));
+            let strict = strict.open().await.unwrap();
+            let level = containment.level().as_str();
+            let result = strict.tool("bash", json!({"command": "echo ran"})).await.unwrap();
+            if is_available(&containment).await {
+                assert_eq!(result.output, "ran\n");
+                assert_eq!(result.metadata["containment"]["level"], level);
+            } else {
+                assert!(!result.is_success() && result.output.contains(level), "{}", result.output);
+            }
+            let result = ordinary.tool("bash", json!({"command": "echo ran"})).await.unwrap();
+            assert_eq!(result.metadata["containment"]["level"], "sub_reaper");
+            strict.close().await;
+        }
+        runtime.shut_down().await;
+    });
 }
 
 /// A command that wants more than it may have does not get it.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::effects::processes::ContainmentLevel;
+use crate::effects::processes::shim::cgroup::own_folder;
 
 /// What a shim is to hold commands with; given to
 /// [`SystemProcesses::contained`](crate::effects::processes::system::SystemProcesses::contained).
@@ -43,6 +44,19 @@ pub struct CgroupPlan {
     pub processes_max: Option<u32>,
     /// The most memory of one command, in bytes (`memory.max`); none means no bound.
     pub memory_bytes_max: Option<u64>,
+}
+
+impl CgroupPlan {
+    /// The folder that cgroups are made in.
+    ///
+    /// # Errors
+    /// [`Unavailable::NoCgroup`].
+    pub fn folder(&self) -> Result<PathBuf, Unavailable> {
+        match &self.parent {
+            Some(parent) => Ok(parent.clone()),
+            None => own_folder().ok().flatten().ok_or(Unavailable::NoCgroup),
+        }
+    }
 }
 
 /// Why a level is not available here. Each says what can be changed.

@@ -17,7 +17,7 @@
 //! - **They have one thread**, so that forking without exec is sound; so [`enter_if_asked`] comes before all else.
 //! - **They hold nothing of the host** but the sockets they were given: no memory, no locks, no environment.
 
-mod cgroup;
+pub(super) mod cgroup;
 mod confinement;
 mod fork;
 pub mod guarded;

@@ -180,7 +180,7 @@ fn read(folder: BorrowedFd<'_>, file: &str) -> Result<String, rustix::io::Errno>
 /// # Errors
 /// The system's, where `/proc` cannot be read.
 #[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
-pub(super) fn own_folder() -> io::Result<Option<PathBuf>> {
+pub(in crate::effects::processes) fn own_folder() -> io::Result<Option<PathBuf>> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     match std::fs::read_to_string("/proc/self/cgroup") {
         Ok(membership) => Ok(folder_in(&mounts, &membership)),

@@ -27,7 +27,7 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
 use super::ARGUMENT;
-use super::cgroup::{CgroupParent, leaf_name, own_folder};
+use super::cgroup::{CgroupParent, leaf_name};
 use super::seat::DESCRIPTORS_MAX;
 use super::wire::{Fault, Report, VERSION, to_arguments};
 use crate::effects::processes::ContainmentLevel;
@@ -58,6 +58,7 @@ struct Keeper {
     host: BlockingStream,
     /// Where it makes cgroups.
     cgroups: Option<PathBuf>,
+    level: ContainmentLevel,
 }
 
 /// Why a command is not handed over.
@@ -187,7 +188,7 @@ impl Keeper {
         let refused = |reason: &str| Err(io::Error::other(format!("{} {reason}", executable.display())).into());
         match timeout(READY_WAIT, reports.next()).await {
             Ok(Ok(Some(Report::Ready { version: VERSION }))) => {
-                Ok(Self { requests, host: reports.source.into_std()?, cgroups })
+                Ok(Self { requests, host: reports.source.into_std()?, cgroups, level: containment.level() })
             }
             Ok(Ok(Some(Report::Ready { .. }))) => refused("is a shim of another version; use the same build for both"),
             Ok(Ok(Some(Report::Failed { errno }))) => {
@@ -207,12 +208,9 @@ impl Keeper {
 }
 
 /// What the keeper is told: where cgroups are made is found by the host, whose errors name it.
-fn placed(containment: &Containment) -> Result<(Containment, Option<PathBuf>), HandOverError> {
+fn placed(containment: &Containment) -> Result<(Containment, Option<PathBuf>), Unavailable> {
     let Containment::Cgroup(plan) = containment else { return Ok((containment.clone(), None)) };
-    let parent = match &plan.parent {
-        Some(parent) => parent.clone(),
-        None => own_folder()?.ok_or(Unavailable::NoCgroup)?,
-    };
+    let parent = plan.folder()?;
     Ok((Containment::Cgroup(CgroupPlan { parent: Some(parent.clone()), ..plan.clone() }), Some(parent)))
 }
 
@@ -319,7 +317,10 @@ impl Handed {
         match (timeout(SWEEP_WAIT, swept).await, &self.keeper.cgroups) {
             (Ok(Ok(Some(Report::Gone { survivors, .. }))), _) => Ok(survivors),
             (_, Some(parent)) => end_cgroup(parent, warden).await,
-            _ => Err(io::Error::other("its shim was killed as a whole, so what it started may still run")),
+            _ => Err(io::Error::other(match self.keeper.level {
+                ContainmentLevel::PidNamespace => "its shim was killed as a whole, and the kernel ends what it started",
+                _ => "its shim was killed as a whole, so what it started may still run",
+            })),
         }
     }
 }

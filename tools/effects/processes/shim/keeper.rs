@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::prctl::{set_child_subreaper, set_name};
+use nix::sys::prctl::{set_child_subreaper, set_dumpable, set_name};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, close, getpid, setsid};
@@ -130,6 +130,8 @@ impl Keeper {
         // Without a list of children nothing can be promised.
         offspring::children()?;
         let confinement = Confinement::prepare(containment)?;
+        // A command of the same user could else take it over, or a warden, as a debugger does.
+        set_dumpable(false)?;
         set_socket_timeout(&requests, Timeout::Recv, Some(IDLE_WAIT))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let seat = Seat {

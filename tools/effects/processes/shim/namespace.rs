@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use nix::errno::Errno;
+use nix::sys::prctl::set_dumpable;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Gid, Pid, Uid, getpid};
 use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
@@ -53,7 +54,11 @@ impl Namespace {
         let outside = outside.filter(|outside| getpid() == FIRST && *outside != FIRST);
         let outside = outside.ok_or(Fault { step: Step::Namespace, errno: Errno::EINVAL as i32 })?;
         if kind == NamespaceKind::WithUser {
-            map(owner).map_err(|errno| Fault { step: Step::UserMap, errno })?;
+            // The files of a process that may not be traced belong to root.
+            let _ = set_dumpable(true);
+            let mapped = map(owner);
+            let _ = set_dumpable(false);
+            mapped.map_err(|errno| Fault { step: Step::UserMap, errno })?;
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let processes = openat(CWD, "/proc", flags, Mode::empty()).map_err(fault(Step::ProcMount))?;
