@@ -76,7 +76,7 @@ impl Processes for GuardedProcesses {
         let shim = Arc::clone(&self.shim);
         Box::pin(async move {
             for _ in 0..ATTEMPTS {
-                let (handed, pipes) = start(&shim, &command).await?;
+                let Some((handed, pipes)) = start(&shim, &command).await? else { continue };
                 match Attendance::new(&command, shim.level(), handed, pipes).attend(sink.as_ref(), &stop).await {
                     Ok(end) => return Ok(end),
                     Err(Failure::Process(error)) => return Err(error),
@@ -90,9 +90,15 @@ impl Processes for GuardedProcesses {
     }
 }
 
-/// Hands a command to a warden.
-async fn start(shim: &Handle, command: &CommandSpec) -> Result<(Handed, Pipes), ProcessError> {
+/// Hands a command to a warden; nothing, when the one that was called is gone.
+async fn start(shim: &Handle, command: &CommandSpec) -> Result<Option<(Handed, Pipes)>, ProcessError> {
     let refused = |source| ProcessError::Start { program: command.program.clone(), source };
+    let handed = shim.call_warden().await.map_err(|error| match error {
+        HandOverError::Io(error) => refused(error),
+        HandOverError::Unavailable(reason) => {
+            ProcessError::Containment { program: command.program.clone(), level: shim.level(), reason }
+        }
+    })?;
     let path = command.environment.get("PATH").map_or("", String::as_str);
     let file = find_program(&command.program, path).ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
     let request = Request::new(&file, command).and_then(|request| request.to_bytes()).map_err(refused)?;
@@ -100,13 +106,8 @@ async fn start(shim: &Handle, command: &CommandSpec) -> Result<(Handed, Pipes), 
     let (pipes, far) = Pipes::open(command.stdin.clone()).map_err(refused)?;
     let mut descriptors = vec![folder.as_fd(), far.out.as_fd(), far.err.as_fd()];
     descriptors.extend(far.input.as_ref().map(|input| input.as_fd()));
-    let handed = shim.hand_over(&request, &descriptors).await.map_err(|error| match error {
-        HandOverError::Io(error) => refused(error),
-        HandOverError::Unavailable(reason) => {
-            ProcessError::Containment { program: command.program.clone(), level: shim.level(), reason }
-        }
-    })?;
-    Ok((handed, pipes))
+    let is_sent = handed.send(&request, &descriptors).await.is_ok();
+    Ok(is_sent.then_some((handed, pipes)))
 }
 
 /// The working directory, held by descriptor: what happens to its name from here on does not matter.
