@@ -35,6 +35,10 @@ pub(crate) fn a_command_sees_its_own_alone() {
         let (_, out) = run(&LEVEL, spec(&mount, "")).await;
         assert!(out.is_empty() || out == "in\n", "{out}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        // Its folder is on a mount that it sees, or the system would say that the folder cannot be reached.
+        let line = "exec 5<.; id=$(sed -n 's/^mnt_id:[[:space:]]*//p' /proc/self/fdinfo/5); grep -c \"^$id \" /proc/self/mountinfo; pwd -P";
+        let here = CommandSpec { folder: folder.path().to_owned(), ..spec(line, "") };
+        assert_eq!(run(&LEVEL, here).await.1, format!("1\n{}\n", folder.path().display()));
         // Each command has a namespace of its own, also where a warden served before.
         let processes = contained(&LEVEL);
         for _ in 0..3 {

@@ -4,7 +4,7 @@
 //! available is known before any command is taken.
 
 use std::io::Read as _;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use nix::errno::Errno;
@@ -139,6 +139,14 @@ impl Hold<'_> {
         match self {
             Self::Cgroup(leaf) => Some(leaf.folder()),
             Self::Children | Self::Namespace(_) => None,
+        }
+    }
+
+    /// The folder of the command by another way, where that is the better one.
+    pub(super) fn folder_here(&self, folder: &OwnedFd) -> Option<OwnedFd> {
+        match self {
+            Self::Namespace(namespace) => namespace.folder_here(folder),
+            Self::Children | Self::Cgroup(_) => None,
         }
     }
 

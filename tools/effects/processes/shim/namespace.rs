@@ -7,13 +7,13 @@
 //! What must stay true: the signal to everything is sent by the first process of a new namespace and nobody else.
 
 use std::io::Write as _;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_dumpable;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Gid, Pid, Uid, getpid};
-use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat, readlinkat};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
 use super::fork::NamespaceKind;
@@ -73,6 +73,17 @@ impl Namespace {
     /// This process, as it is known outside.
     pub(super) fn outside(&self) -> Pid {
         self.outside
+    }
+
+    /// The same folder by way of the mounts that are seen here. Beneath those of the host a command could work, but
+    /// would be told that the path of its folder cannot be reached.
+    pub(super) fn folder_here(&self, folder: &OwnedFd) -> Option<OwnedFd> {
+        let link = format!("/proc/self/fd/{}", folder.as_raw_fd());
+        let path = readlinkat(CWD, link, Vec::new()).ok()?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let here = openat(CWD, path, flags, Mode::empty()).ok()?;
+        let (wanted, found) = (fstat(folder).ok()?, fstat(&here).ok()?);
+        ((wanted.st_dev, wanted.st_ino) == (found.st_dev, found.st_ino)).then_some(here)
     }
 
     /// Signals everything in the namespace but this process.

@@ -119,7 +119,10 @@ fn run(seat: &Seat, ward: &Ward, call: Call) -> bool {
 /// Starts a command with what holds it; else what is to be reported.
 fn begin<'a>(seat: &Seat, ward: &'a Ward, handed: &Handed) -> Result<(Pid, Hold<'a>), Report> {
     let hold = seat.confinement.hold(ward).map_err(|fault| Report::Unavailable { fault })?;
-    match fchdir(&handed.folder).and_then(|()| launch(&handed.request, &handed.streams, hold.cgroup())) {
+    let here = hold.folder_here(&handed.folder);
+    match fchdir(here.as_ref().unwrap_or(&handed.folder))
+        .and_then(|()| launch(&handed.request, &handed.streams, hold.cgroup()))
+    {
         Ok(leader) => Ok((leader, hold)),
         Err(errno) => {
             hold.end();
