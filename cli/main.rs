@@ -5,6 +5,7 @@
 
 mod environment;
 mod input;
+mod sandbox;
 mod stop_signal;
 mod terminal;
 

@@ -21,6 +21,7 @@ mod fork;
 pub mod guarded;
 mod handle;
 mod keeper;
+mod launch;
 mod offspring;
 mod scope;
 mod wire;

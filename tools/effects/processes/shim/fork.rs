@@ -1,10 +1,12 @@
-//! Forking without exec, the one thing here that has no safe form.
+//! Forking without exec, and setting signals back to what they do by default: what has no safe form here.
 //!
 //! It stands alone so that nothing else may be unsafe. What must stay true: the calling process has one thread.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use nix::errno::Errno;
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{ForkResult, Pid, fork};
 
 /// The exit code of a child whose body panicked, or of a shim that could not begin.
@@ -25,4 +27,17 @@ pub(super) fn fork_into(body: impl FnOnce() -> i32) -> io::Result<Pid> {
         // The frames below are the parent's: the child must not unwind or return into them.
         ForkResult::Child => std::process::exit(catch_unwind(AssertUnwindSafe(body)).unwrap_or(BROKEN)),
     }
+}
+
+/// Blocks and ignores no signal from here on.
+///
+/// # Errors
+/// The system's.
+pub(super) fn reset_signals() -> Result<(), Errno> {
+    for number in Signal::iterator().filter(|number| !matches!(number, Signal::SIGKILL | Signal::SIGSTOP)) {
+        #[expect(unsafe_code, reason = "a handler could be anything; the default one cannot")]
+        // SAFETY: no code of this process is made a handler.
+        unsafe { signal(number, SigHandler::SigDfl) }?;
+    }
+    SigSet::empty().thread_set_mask()
 }

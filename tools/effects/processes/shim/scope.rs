@@ -11,19 +11,19 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
 use nix::sys::prctl::{set_child_subreaper, set_name, set_pdeathsig};
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::{Pid, chdir, fchdir, getpid, getppid, setsid};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
 
+use super::launch::{Launched, Streams, launch};
 use super::offspring::{self, Reaped};
 use super::wire::{FINISH, Report, Request, STOP};
 
@@ -183,13 +183,18 @@ fn run(seat: &Seat, handed: Handed) -> bool {
         seat.take();
         return false;
     }
-    let started = fchdir(&folder).and_then(|()| start(&request, &out, &err, input.as_ref()));
+    let streams = Streams { out: &out, err: &err, input: input.as_ref() };
+    let entered = fchdir(&folder).map_err(|errno| Report::Failed { errno: errno as i32 });
+    let launched = entered.and_then(|()| launch(&request, &streams));
     // The next request can wait for that long, and this one need not wait for a fork.
     seat.take();
     drop((folder, out, err, input));
-    match started {
-        Ok(leader) => Scope::new(lease, reports, leader, request.grace).guard(&seat.exits),
-        Err(errno) => reports.write_all(&Report::Failed { errno: errno as i32 }.to_bytes()).is_ok(),
+    match launched {
+        // The folder for temporary files goes when nothing is left that could write to it.
+        Ok(Launched { leader, temporary: _temporary }) => {
+            Scope::new(lease, reports, leader, request.grace).guard(&seat.exits)
+        }
+        Err(report) => reports.write_all(&report.to_bytes()).is_ok(),
     }
 }
 
@@ -206,21 +211,6 @@ fn read_request(lease: &mut UnixStream) -> Option<Request> {
     let mut rest = vec![0; Request::length(first)?];
     lease.read_exact(&mut rest).ok()?;
     Request::from_bytes(&rest)
-}
-
-/// Starts the command in a session of its own, with no signal blocked or ignored.
-fn start(request: &Request, out: &OwnedFd, err: &OwnedFd, input: Option<&OwnedFd>) -> Result<Pid, Errno> {
-    let mut streams = PosixSpawnFileActions::init()?;
-    // Without input, its own standard input is inherited: the null device.
-    for (descriptor, number) in input.into_iter().map(|input| (input, 0)).chain([(out, 1), (err, 2)]) {
-        streams.add_dup2(descriptor.as_raw_fd(), number)?;
-    }
-    let mut attributes = PosixSpawnAttr::init()?;
-    let session = PosixSpawnFlags::from_bits_retain(nix::libc::POSIX_SPAWN_SETSID.into());
-    attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | session)?;
-    attributes.set_sigdefault(&SigSet::all())?;
-    attributes.set_sigmask(&SigSet::empty())?;
-    posix_spawn(request.file.as_c_str(), &streams, &attributes, &request.arguments, &request.environment)
 }
 
 /// How far the end of a command is.

@@ -1,0 +1,346 @@
+//! A confinement whose paths are looked at: real, without links, and with no other name for what is denied.
+//!
+//! Landlock judges the path that a file is reached by, not the file. So a denied file with a second name (a hard link)
+//! somewhere else could be read by that. The kernel keeps confined commands from making such a name: a link or a
+//! rename may not lead to where more is allowed. What is left are names that were there before, and those can be
+//! counted: a file knows how many names it has. When not all of them are denied, the command is refused.
+//!
+//! What must stay true: nothing that may be written holds anything that is denied, or a command could rename it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::{Confinement, ConfinementError, FileAccess};
+
+/// The most files and folders beneath denied paths; they are looked at before each command.
+pub const NAMES_MAX: usize = 20_000;
+/// Where folders for temporary files are made when the command's environment names no place.
+const TEMPORARY: &str = "/tmp";
+
+/// What the shim needs to know to put a confinement in force. All paths are absolute and without links.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::effects::processes) struct Checked {
+    pub(super) files: FileAccess,
+    pub(super) is_offline: bool,
+    pub(super) has_local_sockets: bool,
+    /// What may be written, and so read.
+    pub(super) writable: Vec<PathBuf>,
+    /// What may be read although it stands beneath what is denied.
+    pub(super) readable: Vec<PathBuf>,
+    pub(super) denied: Vec<PathBuf>,
+    /// Where a folder for temporary files is to be made.
+    pub(in crate::effects::processes) temporary: Option<PathBuf>,
+}
+
+impl Checked {
+    /// Looks at the paths of a confinement; `temporary` is where the command would put temporary files.
+    ///
+    /// # Errors
+    /// [`ConfinementError`], for paths that cannot be used and for denied files with other names.
+    pub(in crate::effects::processes) fn new(
+        confinement: &Confinement,
+        temporary: Option<&str>,
+    ) -> Result<Self, ConfinementError> {
+        let mut checked = Self {
+            files: confinement.files,
+            is_offline: confinement.is_offline,
+            has_local_sockets: confinement.has_local_sockets,
+            writable: Vec::new(),
+            readable: Vec::new(),
+            denied: Vec::new(),
+            temporary: None,
+        };
+        if confinement.files == FileAccess::Off {
+            let named = [&confinement.denied, &confinement.writable, &confinement.readable];
+            return match named.into_iter().flatten().next() {
+                Some(path) => Err(ConfinementError::Pointless { path: path.clone() }),
+                None => Ok(checked),
+            };
+        }
+        let workspace = there(&confinement.workspace, "the workspace")?;
+        let writable = confinement.writable.iter().map(|path| there(path, "written"));
+        checked.writable = writable.collect::<Result<_, _>>()?;
+        let readable = confinement.readable.iter().map(|path| there(path, "read"));
+        checked.readable = readable.collect::<Result<_, _>>()?;
+        let denied = confinement.denied.iter().map(|path| real(path, "denied"));
+        checked.denied = denied.collect::<Result<_, _>>()?;
+        match confinement.files {
+            FileAccess::WorkspaceWrite => checked.writable.push(workspace),
+            // It stays readable also where it stands beneath something denied.
+            _ => checked.readable.push(workspace),
+        }
+        let place = temporary.map(Path::new).filter(|place| place.is_absolute() && place.is_dir());
+        checked.temporary = Some(there(place.unwrap_or(Path::new(TEMPORARY)), "used for temporary files")?);
+        checked.nothing_denied_is_writable()?;
+        checked.names_are_denied()?;
+        Ok(checked)
+    }
+
+    fn nothing_denied_is_writable(&self) -> Result<(), ConfinementError> {
+        for denied in &self.denied {
+            if let Some(writable) = self.writable.iter().find(|writable| denied.starts_with(writable)) {
+                let (denied, writable) = (denied.clone(), writable.clone());
+                return Err(ConfinementError::DeniedInWritable { denied, writable });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a path is given back although it stands beneath a denied one.
+    fn is_given(&self, path: &Path) -> bool {
+        let deepest = |paths: &[PathBuf]| {
+            paths.iter().filter(|given| path.starts_with(given)).map(|given| given.components().count()).max()
+        };
+        deepest(&self.readable).max(deepest(&self.writable)) > deepest(&self.denied)
+    }
+
+    /// Counts the names of every file that is denied.
+    #[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
+    fn names_are_denied(&self) -> Result<(), ConfinementError> {
+        let mut counted: BTreeMap<(u64, u64), (PathBuf, u64, u64)> = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        for denied in &self.denied {
+            let mut open = vec![denied.clone()];
+            while let Some(path) = open.pop() {
+                if self.is_given(&path) || !seen.insert(path.clone()) {
+                    continue;
+                }
+                if seen.len() > NAMES_MAX {
+                    return Err(ConfinementError::TooMuch { path: denied.clone(), names_max: NAMES_MAX });
+                }
+                let unseen = |source| ConfinementError::Path { path: path.clone(), what: "looked into", source };
+                let found = match fs::symlink_metadata(&path) {
+                    Ok(found) => found,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(unseen(error)),
+                };
+                if found.is_dir() {
+                    for entry in fs::read_dir(&path).map_err(unseen)? {
+                        open.push(entry.map_err(unseen)?.path());
+                        if open.len() > NAMES_MAX {
+                            return Err(ConfinementError::TooMuch { path: denied.clone(), names_max: NAMES_MAX });
+                        }
+                    }
+                } else if !found.is_symlink() && found.nlink() > 1 {
+                    let counts = counted.entry((found.dev(), found.ino())).or_insert((path, found.nlink(), 0));
+                    counts.2 += 1;
+                }
+            }
+        }
+        match counted.into_values().find(|(_, names, denied_names)| denied_names < names) {
+            Some((path, names, denied_names)) => Err(ConfinementError::OtherNames { path, names, denied_names }),
+            None => Ok(()),
+        }
+    }
+
+    /// As texts, none of which holds a NUL.
+    pub(in crate::effects::processes) fn to_texts(&self) -> Vec<CString> {
+        let files = match self.files {
+            FileAccess::Off => b'o',
+            FileAccess::WorkspaceWrite => b'w',
+            FileAccess::ReadOnly => b'r',
+        };
+        let flag = |is: bool| if is { b'1' } else { b'0' };
+        let mut texts = vec![vec![files, flag(self.is_offline), flag(self.has_local_sockets)]];
+        let lists = [(b'W', &self.writable), (b'R', &self.readable), (b'D', &self.denied)];
+        let paths = lists.into_iter().flat_map(|(kind, paths)| paths.iter().map(move |path| (kind, path)));
+        for (kind, path) in paths.chain(self.temporary.iter().map(|path| (b'T', path))) {
+            texts.push([&[kind], path.as_os_str().as_bytes()].concat());
+        }
+        // A path of the system holds no NUL.
+        texts.into_iter().filter_map(|text| CString::new(text).ok()).collect()
+    }
+
+    /// Reads what [`Self::to_texts`] wrote.
+    pub(in crate::effects::processes) fn from_texts(texts: &[CString]) -> Option<Self> {
+        let (first, paths) = texts.split_first()?;
+        let flag =
+            |byte: u8| [(b'0', false), (b'1', true)].into_iter().find_map(|(is, what)| (is == byte).then_some(what));
+        let [files, is_offline, has_local_sockets] = *first.as_bytes() else { return None };
+        let files = match files {
+            b'o' => FileAccess::Off,
+            b'w' => FileAccess::WorkspaceWrite,
+            b'r' => FileAccess::ReadOnly,
+            _ => return None,
+        };
+        let (is_offline, has_local_sockets) = (flag(is_offline)?, flag(has_local_sockets)?);
+        let (writable, readable, denied) = (Vec::new(), Vec::new(), Vec::new());
+        let mut checked = Self { files, is_offline, has_local_sockets, writable, readable, denied, temporary: None };
+        for text in paths {
+            let (kind, path) = text.as_bytes().split_first()?;
+            let path = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
+            match kind {
+                b'W' => checked.writable.push(path),
+                b'R' => checked.readable.push(path),
+                b'D' => checked.denied.push(path),
+                b'T' => checked.temporary = Some(path),
+                _ => return None,
+            }
+        }
+        Some(checked)
+    }
+}
+
+/// A path that must be there, without links.
+#[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
+fn there(path: &Path, what: &'static str) -> Result<PathBuf, ConfinementError> {
+    let refused = |source| ConfinementError::Path { path: path.to_owned(), what, source };
+    absolute(path).and_then(|()| fs::canonicalize(path)).map_err(refused)
+}
+
+/// A path without links, of which the last parts need not be there.
+#[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
+fn real(path: &Path, what: &'static str) -> Result<PathBuf, ConfinementError> {
+    let refused = |source| ConfinementError::Path { path: path.to_owned(), what, source };
+    absolute(path).map_err(refused)?;
+    let (mut there, mut absent) = (path, Vec::new());
+    loop {
+        match fs::canonicalize(there) {
+            Ok(found) => return Ok(absent.iter().rev().fold(found, |path, name| path.join(name))),
+            // A link that leads nowhere yet may lead somewhere by the time the command runs.
+            Err(error) if error.kind() != io::ErrorKind::NotFound || there.is_symlink() => return Err(refused(error)),
+            Err(error) => match (there.file_name(), there.parent()) {
+                (Some(name), Some(above)) => {
+                    absent.push(name);
+                    there = above;
+                }
+                _ => return Err(refused(error)),
+            },
+        }
+    }
+}
+
+fn absolute(path: &Path) -> io::Result<()> {
+    if path.is_absolute() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not absolute")) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "tests prepare real files")]
+
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use super::{Checked, NAMES_MAX};
+    use crate::effects::processes::confinement::{Confinement, ConfinementError, FileAccess};
+
+    struct Place {
+        _folder: tempfile::TempDir,
+        root: PathBuf,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path().canonicalize().unwrap();
+            for made in ["work", "keys/inner"] {
+                fs::create_dir_all(root.join(made)).unwrap();
+            }
+            fs::write(root.join("keys/one"), "secret").unwrap();
+            Self { _folder: folder, root }
+        }
+
+        fn read_only(&self) -> Confinement {
+            Confinement::new(FileAccess::ReadOnly).within(self.root.join("work"))
+        }
+
+        fn written(&self) -> Confinement {
+            Confinement::new(FileAccess::WorkspaceWrite).within(self.root.join("work"))
+        }
+    }
+
+    fn check(confinement: &Confinement) -> Result<Checked, ConfinementError> {
+        Checked::new(confinement, None)
+    }
+
+    #[test]
+    fn paths_are_real_and_the_workspace_is_among_them() {
+        let place = Place::new();
+        symlink(place.root.join("keys"), place.root.join("link")).unwrap();
+        let absent = place.root.join("link/none/yet");
+        let checked = check(&place.written().denied(place.root.join("link/one")).denied(&absent)).unwrap();
+        assert_eq!(checked.writable, [place.root.join("work")]);
+        assert_eq!(checked.denied, [place.root.join("keys/one"), place.root.join("keys/none/yet")]);
+        assert_eq!(check(&place.read_only()).unwrap().readable, [place.root.join("work")]);
+        assert_eq!(Checked::from_texts(&checked.to_texts()), Some(checked));
+    }
+
+    #[test]
+    fn paths_that_say_nothing_are_refused() {
+        let place = Place::new();
+        symlink(place.root.join("nowhere"), place.root.join("dangling")).unwrap();
+        for refused in [
+            place.read_only().denied("relative"),
+            place.read_only().denied(place.root.join("dangling")),
+            place.read_only().writable(place.root.join("absent")),
+            place.read_only().readable("work"),
+            Confinement::new(FileAccess::ReadOnly).within(place.root.join("absent")),
+        ] {
+            assert!(matches!(check(&refused), Err(ConfinementError::Path { .. })), "{refused:?}");
+        }
+        let pointless = Confinement::new(FileAccess::Off).without_network().denied("/etc/shadow");
+        assert!(matches!(check(&pointless), Err(ConfinementError::Pointless { .. })));
+        assert!(check(&Confinement::new(FileAccess::Off).without_network()).is_ok());
+    }
+
+    #[test]
+    fn nothing_denied_may_be_written() {
+        let place = Place::new();
+        for inside in ["work", "work/.env", "work/a/b"] {
+            let refused = check(&place.written().denied(place.root.join(inside)));
+            assert!(matches!(refused, Err(ConfinementError::DeniedInWritable { .. })), "{inside}");
+        }
+        assert!(check(&place.read_only().denied(place.root.join("work/.env"))).is_ok());
+        assert!(check(&place.written().denied(&place.root)).is_ok(), "a workspace beneath a denied folder");
+    }
+
+    #[test]
+    fn a_denied_file_may_have_no_other_name() {
+        let place = Place::new();
+        let (one, two) = (place.root.join("keys/one"), place.root.join("work/two"));
+        let denied = place.read_only().denied(place.root.join("keys"));
+        assert!(check(&denied).is_ok());
+        fs::hard_link(&one, &two).unwrap();
+        let refused = check(&denied).unwrap_err();
+        assert!(
+            matches!(&refused, ConfinementError::OtherNames { path, names: 2, denied_names: 1 } if *path == one),
+            "{refused}"
+        );
+        assert!(check(&place.read_only().denied(&one)).is_err());
+        assert!(check(&denied.clone().denied(&two)).is_ok(), "both are denied");
+        assert!(check(&denied.clone().denied(&one)).is_err(), "one name counts once");
+        fs::remove_file(&two).unwrap();
+        assert!(check(&denied).is_ok());
+        // A name that is given back is no denied one.
+        fs::hard_link(&one, place.root.join("keys/inner/two")).unwrap();
+        assert!(check(&denied).is_ok());
+        assert!(check(&denied.clone().readable(place.root.join("keys/inner"))).is_err());
+        assert!(
+            check(&denied.readable(place.root.join("keys/inner")).denied(place.root.join("keys/inner/two"))).is_ok()
+        );
+    }
+
+    #[test]
+    fn too_much_is_refused_and_not_skipped() {
+        let place = Place::new();
+        for number in 0..=NAMES_MAX {
+            fs::File::create(place.root.join(format!("keys/inner/{number}"))).unwrap();
+        }
+        let refused = check(&place.read_only().denied(place.root.join("keys")));
+        assert!(matches!(refused, Err(ConfinementError::TooMuch { .. })));
+    }
+
+    #[test]
+    fn texts_that_say_nothing_are_refused() {
+        for texts in [vec![], vec![c"w0"], vec![c"x00"], vec![c"w02"], vec![c"w00", c"X/"], vec![c"w00", c""]] {
+            let texts: Vec<std::ffi::CString> = texts.into_iter().map(Into::into).collect();
+            assert_eq!(Checked::from_texts(&texts), None, "{texts:?}");
+        }
+    }
+}
