@@ -18,6 +18,8 @@ mod figure;
 mod matrix;
 #[path = "processes/port.rs"]
 mod port;
+#[path = "processes/sandbox.rs"]
+mod sandbox;
 #[path = "processes/soak.rs"]
 mod soak;
 #[path = "processes/trace.rs"]
@@ -50,6 +52,32 @@ const TESTS: &[(&str, fn(), bool)] = &[
     ("port::a_stopped_scope_is_woken", port::a_stopped_scope_is_woken, false),
     ("port::a_killed_scope_is_swept_after", port::a_killed_scope_is_swept_after, false),
     ("port::a_long_request_arrives_whole", port::a_long_request_arrives_whole, false),
+    ("sandbox::kernel::this_kernel_has_it", sandbox::kernel::this_kernel_has_it, false),
+    ("sandbox::kernel::calls_are_refused", sandbox::kernel::calls_are_refused, false),
+    ("sandbox::kernel::what_the_kernel_lacks", sandbox::kernel::what_the_kernel_lacks_refuses_commands, false),
+    ("sandbox::kernel::without_a_shim", sandbox::kernel::without_a_shim_commands_are_refused, false),
+    ("sandbox::kernel::a_failed_step", sandbox::kernel::a_failed_step_refuses_the_command, false),
+    ("sandbox::writing::attempts", sandbox::writing::attempts, false),
+    ("sandbox::writing::more_can_be_writable", sandbox::writing::more_can_be_writable, false),
+    ("sandbox::writing::usual_programs_work", sandbox::writing::usual_programs_work, false),
+    ("sandbox::denial::no_way", sandbox::denial::no_way_leads_to_a_denied_file, false),
+    ("sandbox::denial::hard_link", sandbox::denial::a_hard_link_that_was_there_before_is_found, false),
+    (
+        "sandbox::denial::in_the_workspace",
+        sandbox::denial::a_file_of_the_workspace_can_be_denied_where_it_is_read_only,
+        false,
+    ),
+    ("sandbox::denial::above_the_workspace", sandbox::denial::a_workspace_may_stand_in_a_denied_folder, false),
+    ("sandbox::denial::what_comes_later", sandbox::denial::what_comes_later_is_denied, false),
+    ("sandbox::socket::of_all_families", sandbox::socket::of_all_families, false),
+    ("sandbox::socket::nothing_is_reached", sandbox::socket::nothing_is_reached, false),
+    ("sandbox::socket::files_may_be_free", sandbox::socket::without_a_network_files_may_be_free, false),
+    ("sandbox::life::temporary", sandbox::life::a_temporary_folder_is_its_own_and_goes, false),
+    ("sandbox::life::cancel", sandbox::life::a_cancel_leaves_nothing, false),
+    ("sandbox::life::what_it_is", sandbox::life::what_a_sandboxed_command_is, false),
+    ("sandbox::life::empty", sandbox::life::an_empty_confinement_is_none, false),
+    ("sandbox::session::bash_and_git", sandbox::session::bash_and_git_run_in_it_and_tell, false),
+    ("sandbox::session::refused", sandbox::session::it_is_refused_and_never_skipped, false),
     ("soak::short", || soak::calls(200), false),
     ("soak::long", || soak::calls(2000), true),
     ("figure::all", figure::all, true),
