@@ -67,6 +67,12 @@ const TESTS: &[(&str, fn(), bool)] = &[
         sandbox::denial::a_file_of_the_workspace_can_be_denied_where_it_is_read_only,
         false,
     ),
+    (
+        "sandbox::denial::where_it_is_written",
+        sandbox::denial::a_file_of_the_workspace_can_be_denied_where_it_is_written,
+        false,
+    ),
+    ("sandbox::denial::keeps_its_name", sandbox::denial::the_way_to_a_denied_file_keeps_its_name, false),
     ("sandbox::denial::above_the_workspace", sandbox::denial::a_workspace_may_stand_in_a_denied_folder, false),
     ("sandbox::denial::what_comes_later", sandbox::denial::what_comes_later_is_denied, false),
     ("sandbox::socket::of_all_families", sandbox::socket::of_all_families, false),

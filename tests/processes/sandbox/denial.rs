@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use toolwarden_tools::effects::processes::ProcessError;
 use toolwarden_tools::effects::processes::confinement::{Confinement, ConfinementError, FileAccess};
 
 use super::field::Field;
@@ -91,9 +92,70 @@ pub(crate) fn a_file_of_the_workspace_can_be_denied_where_it_is_read_only() {
         assert!(!reads(&field, line, Some(&denied)), "{line}");
     }
     assert!(field.run("cat file", Some(&denied)).is_success);
-    let written = field.confinement(FileAccess::WorkspaceWrite).denied(field.work.join(".env"));
-    let refused = field.refused("true", &written);
-    assert!(matches!(refused, ConfinementError::DeniedInWritable { .. }), "{refused}");
+}
+
+// Where files may be made, the rules of the kernel cannot deny one: something else stands over it.
+pub(crate) fn a_file_of_the_workspace_can_be_denied_where_it_is_written() {
+    let field = Field::new();
+    fs::write(field.work.join(".env"), "hush-hush\n").unwrap();
+    fs::create_dir_all(field.work.join("keys/inner")).unwrap();
+    fs::write(field.work.join("keys/inner/one"), "hush-hush\n").unwrap();
+    let open = field.confinement(FileAccess::WorkspaceWrite);
+    let denied = open.clone().denied(field.work.join(".env")).denied(field.work.join("keys"));
+    for line in [
+        "cat .env keys/inner/one",
+        "cat \"$PWD/.env\" \"/proc/self/root$PWD/.env\" /proc/self/cwd/.env",
+        "ln .env x; cat x",
+        "perl -e 'link(\".env\", \"x\")'; cat x",
+        "mv .env x; cat x",
+        "perl -e 'rename(\".env\", \"x\")'; cat x",
+        "mv keys x; cat x/inner/one",
+        "mkdir d; mv keys d/; cat d/keys/inner/one",
+        "cp -a . \"$TMPDIR/copy\"; cat \"$TMPDIR\"/copy/.env \"$TMPDIR\"/copy/keys/inner/one",
+        "umount .env; umount -l .env keys; cat .env keys/inner/one",
+        "unshare -Urm cat .env; unshare -m cat .env; setsid -w cat .env",
+        "nsenter -t $PPID -m cat \"$PWD/.env\"; nsenter -t 1 -m cat \"$PWD/.env\"",
+        "for p in /proc/[0-9]*; do cat \"$p/root$PWD/.env\" \"$p/cwd/.env\"; done",
+        "rm -rf .env keys; cat .env keys/inner/one",
+        "git init -q; git add -A; git -c user.name=a -c user.email=a@b commit -qm 1; git show",
+    ] {
+        let ran = field.run(line, Some(&denied));
+        assert!(!ran.text.contains("hush-hush"), "{line}: {}", ran.text);
+        assert_eq!(fs::read_to_string(field.work.join(".env")).unwrap(), "hush-hush\n", "{line}");
+    }
+    assert!(!reads(&field, "echo x >.env; echo x >keys/new; cat .env", Some(&denied)));
+    let ran = field.run("echo x >new && mkdir -p more && echo y >more/new && cat file new more/new", Some(&denied));
+    assert_eq!(ran.text, "inside\nx\ny\n", "the rest is as it was");
+    // Nor from within.
+    let mut within = field.command("cat one", Some(&denied));
+    within.folder = field.work.join("keys/inner");
+    let refused = super::field::ran(within).err();
+    assert!(matches!(refused, Some(ProcessError::Unconfined { source: ConfinementError::Folder { .. }, .. })));
+    assert!(reads(&field, "cat .env", Some(&open)), "it is there all the while");
+    fs::hard_link(field.work.join(".env"), field.work.join("second")).unwrap();
+    let refused = field.refused("cat second", &denied);
+    assert!(matches!(refused, ConfinementError::OtherNames { .. }), "{refused}");
+}
+
+/// No command can prepare another's reading by renaming what is above.
+pub(crate) fn the_way_to_a_denied_file_keeps_its_name() {
+    let field = Field::new();
+    fs::create_dir_all(field.work.join("a/b")).unwrap();
+    fs::write(field.work.join("a/b/.env"), "hush-hush\n").unwrap();
+    fs::write(field.work.join("a/b/other"), "other\n").unwrap();
+    let denied = field.confinement(FileAccess::WorkspaceWrite).denied(field.work.join("a/b/.env"));
+    for line in ["mv a z", "mv a/b a/z", "mkdir z && mv a z/", "mv a/b z", "perl -e 'rename(\"a\", \"z\") or die'"] {
+        let before = Field::files(&field.work);
+        assert!(!field.run(&format!("{line}; ! cat a/b/.env"), Some(&denied)).text.contains("hush-hush"));
+        assert!(!reads(&field, "cat a/b/.env z/b/.env a/z/.env z/a/b/.env z/.env", Some(&denied)), "{line}");
+        assert_eq!(
+            Field::files(&field.work).get(&field.work.join("a/b/.env")),
+            before.get(&field.work.join("a/b/.env"))
+        );
+        let _ = field.run("rm -rf z", Some(&denied));
+    }
+    let ran = field.run("cat a/b/other && echo x >a/b/new && mv a/b/new a/moved && cat a/moved", Some(&denied));
+    assert_eq!(ran.text, "other\nx\n");
 }
 
 pub(crate) fn a_workspace_may_stand_in_a_denied_folder() {

@@ -8,6 +8,7 @@
 
 pub mod checked;
 pub mod confined;
+mod covered;
 mod filtered;
 pub mod kernel;
 mod landlocked;
@@ -56,6 +57,8 @@ pub struct Confinement {
     writable: Vec<PathBuf>,
     readable: Vec<PathBuf>,
     denied: Vec<PathBuf>,
+    /// Whether the paths were looked at before, so that one that leads elsewhere now was tampered with.
+    is_pinned: bool,
 }
 
 impl Confinement {
@@ -94,7 +97,7 @@ impl Confinement {
     }
 
     /// Adds an absolute path of a folder or file whose contents may not be read, by whatever name. It need not
-    /// exist. It may not stand in what can be written.
+    /// exist; in a folder that may be written, it is denied only if it is there when a command starts.
     #[must_use]
     pub fn denied(mut self, path: impl Into<PathBuf>) -> Self {
         self.denied.push(path.into());
@@ -145,6 +148,8 @@ pub enum Step {
     Temporary,
     /// Listing what stands beside a denied path.
     Listing,
+    /// Covering what is denied inside of what may be written.
+    Cover,
     /// Giving up capabilities.
     Capabilities,
     /// Landlock.
@@ -154,7 +159,8 @@ pub enum Step {
 }
 
 impl Step {
-    const ALL: [Self; 5] = [Self::Temporary, Self::Listing, Self::Capabilities, Self::Landlock, Self::Seccomp];
+    const ALL: [Self; 6] =
+        [Self::Temporary, Self::Listing, Self::Cover, Self::Capabilities, Self::Landlock, Self::Seccomp];
 
     /// The step that the shim tells of by its number.
     pub(super) fn numbered(number: i32) -> Option<Self> {
@@ -165,6 +171,10 @@ impl Step {
         match self {
             Self::Temporary => "no folder for temporary files could be made",
             Self::Listing => "a folder above a denied path could not be listed",
+            Self::Cover => {
+                "what is denied inside of a writable folder could not be covered, which takes a mount namespace; \
+                 use read_only, or keep it elsewhere"
+            }
             Self::Capabilities => "its capabilities could not be given up",
             Self::Landlock => "Landlock did not take the rules",
             Self::Seccomp => "seccomp did not take the filter",
@@ -182,9 +192,10 @@ pub(super) struct Unconfined {
 /// Puts a confinement in force on this process, for good, and on all that it becomes and starts; to be called between
 /// fork and exec, in a process with one thread. `temporary` is the folder for temporary files, if there is one.
 pub(super) fn enforce(checked: &Checked, temporary: Option<&Path>) -> Result<(), Unconfined> {
-    privilege::bind()?;
+    let held = privilege::bind()?;
+    covered::cover(checked, &held)?;
     landlocked::restrict(checked, temporary)?;
-    privilege::give_up()?;
+    privilege::give_up(&held)?;
     filtered::restrict(checked)
 }
 
@@ -228,15 +239,22 @@ pub enum ConfinementError {
         /// The system's own words.
         source: std::io::Error,
     },
-    /// A denied path stands in what may be written, where it could be given another name.
+    /// A path is denied in a folder that may be written, and is, or holds, what may be used.
     #[error(
-        "{} cannot be denied: it stands in {}, which may be written; use read_only, or keep it elsewhere", .denied.display(), .writable.display()
+        "{} cannot be denied: {} is, or stands in it, and may be used, in a folder that may be written; deny \
+         something smaller", .denied.display(), .used.display()
     )]
-    DeniedInWritable {
+    Contradiction {
         /// The denied path.
         denied: PathBuf,
-        /// What may be written.
-        writable: PathBuf,
+        /// What may be used.
+        used: PathBuf,
+    },
+    /// The command's own folder is denied.
+    #[error("{} is denied, and so no folder to work in", .folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
     },
     /// A denied file could be read by another name.
     #[error(

@@ -5,7 +5,8 @@
 //! rename may not lead to where more is allowed. What is left are names that were there before, and those can be
 //! counted: a file knows how many names it has. When not all of them are denied, the command is refused.
 //!
-//! What must stay true: nothing that may be written holds anything that is denied, or a command could rename it.
+//! What must stay true: what is denied inside of what may be written is covered ([`super::covered`]), and holds nothing
+//! that may be used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -62,10 +63,11 @@ impl Checked {
                 None => Ok(checked),
             };
         }
-        let workspace = there(&confinement.workspace, "the workspace")?;
-        let writable = confinement.writable.iter().map(|path| there(path, "written"));
+        let used = |path, what| there(path, what).and_then(|found| unmoved(found, path, what, confinement.is_pinned));
+        let workspace = used(&confinement.workspace, "the workspace")?;
+        let writable = confinement.writable.iter().map(|path| used(path, "written"));
         checked.writable = writable.collect::<Result<_, _>>()?;
-        let readable = confinement.readable.iter().map(|path| there(path, "read"));
+        let readable = confinement.readable.iter().map(|path| used(path, "read"));
         checked.readable = readable.collect::<Result<_, _>>()?;
         let denied = confinement.denied.iter().map(|path| real(path, "denied"));
         checked.denied = denied.collect::<Result<_, _>>()?;
@@ -76,16 +78,39 @@ impl Checked {
         }
         let place = temporary.map(Path::new).filter(|place| place.is_absolute() && place.is_dir());
         checked.temporary = Some(there(place.unwrap_or(Path::new(TEMPORARY)), "used for temporary files")?);
-        checked.nothing_denied_is_writable()?;
+        checked.covers_hide_nothing()?;
         checked.names_are_denied()?;
         Ok(checked)
     }
 
-    fn nothing_denied_is_writable(&self) -> Result<(), ConfinementError> {
-        for denied in &self.denied {
-            if let Some(writable) = self.writable.iter().find(|writable| denied.starts_with(writable)) {
-                let (denied, writable) = (denied.clone(), writable.clone());
-                return Err(ConfinementError::DeniedInWritable { denied, writable });
+    /// What is denied inside of what may be written, where the rules for files cannot deny.
+    pub(super) fn covered(&self) -> impl Iterator<Item = &PathBuf> {
+        self.denied.iter().filter(|denied| self.writable.iter().any(|writable| denied.starts_with(writable)))
+    }
+
+    /// The folders between what may be written and what is denied in it, which a command could rename.
+    pub(super) fn way_to<'a>(&self, denied: &'a Path) -> impl Iterator<Item = &'a Path> {
+        let within =
+            |folder: &&Path| self.writable.iter().any(|writable| folder.starts_with(writable) && folder != writable);
+        denied.ancestors().skip(1).filter(within)
+    }
+
+    /// Refuses a working folder that is covered.
+    ///
+    /// # Errors
+    /// [`ConfinementError::Folder`].
+    pub(in crate::effects::processes) fn may_work_in(&self, folder: &Path) -> Result<(), ConfinementError> {
+        match self.covered().any(|denied| folder.starts_with(denied)) {
+            true => Err(ConfinementError::Folder { folder: folder.to_owned() }),
+            false => Ok(()),
+        }
+    }
+
+    fn covers_hide_nothing(&self) -> Result<(), ConfinementError> {
+        for denied in self.covered() {
+            if let Some(used) = self.writable.iter().chain(&self.readable).find(|used| used.starts_with(denied)) {
+                let (denied, used) = (denied.clone(), used.clone());
+                return Err(ConfinementError::Contradiction { denied, used });
             }
         }
         Ok(())
@@ -184,6 +209,33 @@ impl Checked {
         }
         Some(checked)
     }
+}
+
+impl Confinement {
+    /// The same with its paths as they are now, without links. Commands may change links in what they may write; so
+    /// what is looked at later must lead to the same place.
+    pub(super) fn pinned(mut self) -> Self {
+        for (paths, what) in [(&mut self.writable, "written"), (&mut self.readable, "read")] {
+            for path in paths {
+                // One that is not there keeps its name, and must be there by it.
+                *path = there(path, what).unwrap_or_else(|_| path.clone());
+            }
+        }
+        for path in &mut self.denied {
+            *path = real(path, "denied").unwrap_or_else(|_| path.clone());
+        }
+        self.workspace = there(&self.workspace, "the workspace").unwrap_or(self.workspace);
+        Self { is_pinned: true, ..self }
+    }
+}
+
+/// A pinned path has to lead to itself.
+fn unmoved(found: PathBuf, path: &Path, what: &'static str, is_pinned: bool) -> Result<PathBuf, ConfinementError> {
+    if !is_pinned || found == path {
+        return Ok(found);
+    }
+    let source = io::Error::other("it leads elsewhere than it did at first");
+    Err(ConfinementError::Path { path: path.to_owned(), what, source })
 }
 
 /// A path that must be there, without links.
@@ -290,14 +342,28 @@ mod tests {
     }
 
     #[test]
-    fn nothing_denied_may_be_written() {
+    fn what_is_denied_in_what_may_be_written_is_covered() {
         let place = Place::new();
-        for inside in ["work", "work/.env", "work/a/b"] {
-            let refused = check(&place.written().denied(place.root.join(inside)));
-            assert!(matches!(refused, Err(ConfinementError::DeniedInWritable { .. })), "{inside}");
+        let root = |name: &str| place.root.join(name);
+        let covered = |confinement: &Confinement| {
+            let checked = check(confinement).unwrap();
+            checked.covered().cloned().collect::<Vec<_>>()
+        };
+        let both = place.written().denied(root("work/.env")).denied(root("keys"));
+        assert_eq!(covered(&both), [root("work/.env")]);
+        assert_eq!(covered(&place.read_only().denied(root("work/.env"))), [PathBuf::new(); 0]);
+        assert_eq!(covered(&place.written().denied(&place.root)), [PathBuf::new(); 0], "it stands above");
+        let deep = check(&place.written().denied(root("work/a/b/c"))).unwrap();
+        let way: Vec<&std::path::Path> = deep.way_to(&deep.denied[0]).collect();
+        assert_eq!(way, [root("work/a/b"), root("work/a")]);
+        fs::create_dir_all(root("work/a/b")).unwrap();
+        for hidden in [
+            place.written().denied(root("work")),
+            place.written().denied(root("work/a")).readable(root("work/a/b")),
+            place.written().denied(root("work/a")).writable(root("work/a/b")),
+        ] {
+            assert!(matches!(check(&hidden), Err(ConfinementError::Contradiction { .. })), "{hidden:?}");
         }
-        assert!(check(&place.read_only().denied(place.root.join("work/.env"))).is_ok());
-        assert!(check(&place.written().denied(&place.root)).is_ok(), "a workspace beneath a denied folder");
     }
 
     #[test]
@@ -324,6 +390,32 @@ mod tests {
         assert!(
             check(&denied.readable(place.root.join("keys/inner")).denied(place.root.join("keys/inner/two"))).is_ok()
         );
+    }
+
+    // A command may change links in what it may write, which must not give the next one more.
+    #[test]
+    fn what_leads_elsewhere_than_at_first_is_refused() {
+        let place = Place::new();
+        let (link, sub) = (place.root.join("work/link"), place.root.join("work/sub"));
+        let replace = |target: &str| {
+            fs::remove_file(&link).unwrap();
+            symlink(place.root.join(target), &link).unwrap();
+        };
+        fs::create_dir(&sub).unwrap();
+        symlink(&sub, &link).unwrap();
+        let pinned = place.written().writable(&link).denied(place.root.join("work/none")).pinned();
+        let denied = place.written().denied(place.root.join("work/link/one")).pinned();
+        assert_eq!(check(&pinned).unwrap().writable, [sub.clone(), place.root.join("work")]);
+        replace("keys");
+        assert_eq!(check(&pinned).unwrap().writable, [sub.clone(), place.root.join("work")]);
+        assert_eq!(check(&denied).unwrap().denied, [sub.join("one")]);
+        // The place itself is another one, or one comes to be where there was none.
+        fs::remove_dir(&sub).unwrap();
+        symlink(place.root.join("keys"), &sub).unwrap();
+        assert!(matches!(check(&pinned), Err(ConfinementError::Path { .. })));
+        let absent = place.written().readable(place.root.join("work/late")).pinned();
+        symlink(place.root.join("keys"), place.root.join("work/late")).unwrap();
+        assert!(matches!(check(&absent), Err(ConfinementError::Path { .. })));
     }
 
     #[test]

@@ -18,9 +18,10 @@ pub struct ConfinedProcesses {
 }
 
 impl ConfinedProcesses {
-    /// Confines the commands of `port` so, with this folder as their workspace.
+    /// Confines the commands of `port` so, with this folder as their workspace. Paths are looked at now, and must lead
+    /// to the same places when commands start.
     pub fn new(port: Arc<dyn Processes>, confinement: Confinement, workspace: impl Into<PathBuf>) -> Self {
-        Self { port, confinement: Arc::new(confinement.within(workspace)) }
+        Self { port, confinement: Arc::new(confinement.within(workspace).pinned()) }
     }
 }
 

@@ -90,7 +90,10 @@ fn grant_all(
     let mut grants = BTreeMap::new();
     // Names can be seen anyway; without this no folder above a denied path could be listed.
     grants.insert(PathBuf::from(ROOT), AccessFs::ReadDir.into());
-    let denied: Vec<&Path> = checked.denied.iter().map(PathBuf::as_path).chain([Path::new(DEVICES)]).collect();
+    // What is covered needs no rule, and what is around it may be written.
+    let covered: Vec<&PathBuf> = checked.covered().collect();
+    let ruled = checked.denied.iter().filter(|denied| !covered.contains(denied));
+    let denied: Vec<&Path> = ruled.map(PathBuf::as_path).chain([Path::new(DEVICES)]).collect();
     let given = [Path::new(ROOT)].into_iter().chain(checked.readable.iter().map(PathBuf::as_path));
     for path in given {
         read_all_but(path, &denied, &mut grants)?;

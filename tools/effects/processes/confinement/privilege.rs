@@ -15,18 +15,21 @@ const KEPT: CapabilitySet =
 const CAPABILITY_MAX: u32 = 63;
 
 /// No program that is run from here on gives more rights than there are: setuid and file capabilities do nothing.
-pub(super) fn bind() -> Result<(), Unconfined> {
-    rustix::thread::set_no_new_privs(true).map_err(refused)
+/// Returns what capabilities there are.
+pub(super) fn bind() -> Result<CapabilitySets, Unconfined> {
+    rustix::thread::set_no_new_privs(true).map_err(refused)?;
+    rustix::thread::capabilities(None).map_err(refused)
 }
 
-/// Gives up all capabilities but those kept, also those that a later exec could give back.
-pub(super) fn give_up() -> Result<(), Unconfined> {
-    let held = rustix::thread::capabilities(None).map_err(refused)?;
-    if (held.permitted | held.effective | held.inheritable).is_empty() {
+/// Gives up all capabilities but those that are kept of `held`, also those that a namespace has given or that a later
+/// exec could give back.
+pub(super) fn give_up(held: &CapabilitySets) -> Result<(), Unconfined> {
+    let now = rustix::thread::capabilities(None).map_err(refused)?;
+    if (now.permitted | now.effective | now.inheritable).is_empty() {
         return Ok(());
     }
     rustix::thread::clear_ambient_capability_set().map_err(refused)?;
-    if held.effective.contains(CapabilitySet::SETPCAP) {
+    if now.effective.contains(CapabilitySet::SETPCAP) {
         for number in 0..=CAPABILITY_MAX {
             let one = CapabilitySet::from_bits_retain(1 << number);
             // The kernel does not know those beyond its last.

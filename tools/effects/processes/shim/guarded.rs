@@ -88,10 +88,12 @@ async fn check(command: &CommandSpec, kernel: Option<KernelSupport>) -> Result<O
     let Some(confinement) = command.confinement.clone().filter(|confinement| !confinement.is_off()) else {
         return Ok(None);
     };
-    let temporary = command.environment.get("TMPDIR").cloned();
+    let (temporary, folder) = (command.environment.get("TMPDIR").cloned(), command.folder.clone());
     let checking = tokio::task::spawn_blocking(move || {
         kernel.unwrap_or_else(KernelSupport::of_this_machine).suffices(&confinement)?;
-        Checked::new(&confinement, temporary.as_deref())
+        let checked = Checked::new(&confinement, temporary.as_deref())?;
+        checked.may_work_in(&folder)?;
+        Ok(checked)
     });
     let program = || command.program.clone();
     match checking.await {
