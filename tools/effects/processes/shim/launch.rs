@@ -8,11 +8,10 @@
 
 use std::convert::Infallible;
 use std::ffi::CString;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -20,6 +19,7 @@ use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_s
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, execve, mkdtemp, setsid};
+use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::fork::{fork_into, reset_signals};
@@ -175,7 +175,10 @@ impl Drop for Temporary {
         // Folders that their owner may not write. Nobody else is at work in them any more.
         let mut open = vec![self.path.clone()];
         while let Some(folder) = open.pop() {
-            let _ = fs::set_permissions(&folder, Permissions::from_mode(0o700));
+            // Held by a descriptor, so that no link is followed.
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let Ok(held) = rustix::fs::open(&folder, flags, Mode::empty()) else { continue };
+            let _ = rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), Mode::RWXU);
             let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
             open.extend(
                 entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()),
