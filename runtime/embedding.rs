@@ -217,6 +217,7 @@ impl Runtime {
         SessionBuilder {
             runtime: self.clone(),
             place,
+            processes: None,
             capabilities: WorkspaceCapabilities::local_default(),
             id: None,
             model: Arc::new(ResearchModel),
@@ -283,6 +284,7 @@ enum Place {
 pub struct SessionBuilder {
     runtime: Runtime,
     place: Place,
+    processes: Option<Arc<dyn Processes>>,
     capabilities: WorkspaceCapabilities,
     id: Option<SessionId>,
     model: Arc<dyn Model>,
@@ -305,6 +307,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn capabilities(mut self, capabilities: WorkspaceCapabilities) -> Self {
         self.capabilities = capabilities;
+        self
+    }
+
+    /// Takes another command runner than the runtime's (or than the workspace's, where that was opened before): one
+    /// session may be contained more strictly than the others.
+    #[must_use]
+    pub fn processes(mut self, processes: Arc<dyn Processes>) -> Self {
+        self.processes = Some(processes);
         self
     }
 
@@ -415,8 +425,14 @@ impl SessionBuilder {
         let parts = &self.runtime.parts;
         let kernel = Arc::clone(&parts.kernel);
         let workspace = match self.place {
-            Place::Workspace(workspace) => workspace.narrowed(self.capabilities),
-            Place::Folder(folder) => local::open(&folder, self.capabilities, Some(Arc::clone(&parts.processes)))?,
+            Place::Workspace(workspace) => {
+                let narrowed = workspace.narrowed(self.capabilities);
+                self.processes.map_or_else(|| narrowed.clone(), |processes| narrowed.with_processes(processes))
+            }
+            Place::Folder(folder) => {
+                let processes = self.processes.unwrap_or_else(|| Arc::clone(&parts.processes));
+                local::open(&folder, self.capabilities, Some(processes))?
+            }
         };
         let workspace = sandboxed(workspace, self.sandbox);
         let Some(agent) = self.agents.get(&self.agent).cloned() else {

@@ -92,6 +92,7 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
         policy,
         model: load_model(&args.model)?,
         runs,
+        containment: args.call.containment,
         may_ask: true,
         sandbox,
         ..Plan::new(&args.call.workspace.workspace)

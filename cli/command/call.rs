@@ -50,6 +50,7 @@ pub(crate) async fn call(args: CallToolArgs, with: &Surroundings) -> Result<End,
         events: args.call.events.as_deref(),
         policy,
         tool_timeout: args.call.timeout,
+        containment: args.call.containment,
         may_ask: args.governed,
         sandbox,
         ..Plan::new(&args.call.workspace.workspace)

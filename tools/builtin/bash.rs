@@ -326,13 +326,13 @@ impl Request {
                     ContainmentLevel::Group => {
                         "a process that left the group of this command held its output and may still run"
                     }
-                    ContainmentLevel::SubReaper => "a process that this command did not start held its output",
+                    _ => "a process that this command did not start held its output",
                 }
                 .into(),
             ),
             Ok(end) if end.status == ProcessStatus::Unknown => notices.push(match end.level {
                 ContainmentLevel::Group => "the command was killed, but the system has not reported its end yet".into(),
-                ContainmentLevel::SubReaper => "the process that watched over this command was killed".into(),
+                _ => "the process that watched over this command was killed".into(),
             }),
             Err(error) if run.stopped.is_some() => notices.push(error.to_string()),
             _ => {}

@@ -4,6 +4,7 @@
 //! bytes given) as standard input. Only the port stands here; the real side is [`system::SystemProcesses`].
 
 pub mod confinement;
+pub mod containment;
 #[cfg(test)]
 pub(crate) mod marked;
 mod pipes;
@@ -20,6 +21,7 @@ use thiserror::Error;
 
 use self::confinement::{Confinement, ConfinementError};
 use crate::cancellation::{CancelReason, Cancellation};
+use crate::effects::processes::containment::Unavailable;
 
 /// Runs commands.
 pub trait Processes: Send + Sync {
@@ -111,14 +113,24 @@ pub enum ContainmentLevel {
     Group,
     /// A sub-reaper of its own: no descendant can leave, and all end with this process, however it ends.
     SubReaper,
+    /// A PID namespace of its own: the same, and what a command kills cannot be what holds it.
+    PidNamespace,
+    /// A sub-reaper and a cgroup of its own: also what this user may not signal is killed, and how many processes
+    /// and how much memory there are can be bounded.
+    Cgroup,
 }
 
 impl ContainmentLevel {
+    /// All levels, in the order of `PROCESSES.md`.
+    pub const ALL: [Self; 4] = [Self::Group, Self::SubReaper, Self::PidNamespace, Self::Cgroup];
+
     /// The level as results name it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Group => "group",
             Self::SubReaper => "sub_reaper",
+            Self::PidNamespace => "pid_namespace",
+            Self::Cgroup => "cgroup",
         }
     }
 }
@@ -158,6 +170,20 @@ pub enum ProcessError {
         program: String,
         /// The system's own words.
         source: std::io::Error,
+    },
+    /// Commands cannot be contained here as the host wants it, and are never run with less.
+    #[error(
+        "{program} was not started: containment level {} is not available here: {reason}. The host can choose another \
+         level; `toolwarden doctor` shows them",
+        .level.as_str()
+    )]
+    Containment {
+        /// The program.
+        program: String,
+        /// The level that the host chose.
+        level: ContainmentLevel,
+        /// Why it is not available.
+        reason: Unavailable,
     },
     /// Waiting for it failed.
     #[error("lost track of {program}: {source}")]

@@ -12,7 +12,7 @@ use toolwarden_tools::effects::processes::{ProcessStatus, Processes as _};
 
 use super::field::Field;
 use crate::command::{Heard, guarded, spec};
-use crate::trace;
+use crate::{level, trace};
 
 /// The temporary folders of sandboxed commands that there are.
 pub(crate) fn temporary_folders() -> Vec<PathBuf> {
@@ -103,6 +103,29 @@ pub(crate) fn what_a_sandboxed_command_is() {
         let command = field.command("kill -9 $PPID || kill -STOP $PPID || exit 6", Some(&confinement));
         let end = tokio.block_on(guarded().run(command, heard, Cancellation::new())).unwrap();
         assert_eq!(end.status, ProcessStatus::Exited { code: 6 });
+    }
+}
+
+/// It is the same however far the command's descendants are held.
+pub(crate) fn at_every_level() {
+    for containment in level::all() {
+        if !level::is_available_or_refused(&containment) {
+            continue;
+        }
+        let field = Field::new();
+        fs::write(field.work.join(".env"), "hush-hush\n").unwrap();
+        let confinement = field.confinement(FileAccess::WorkspaceWrite).without_network();
+        let confinement = confinement.denied(field.outside.join("secret")).denied(field.work.join(".env"));
+        let line = "echo x >new && echo \"$TMPDIR\"; echo x >\"$OUT/new\"; cat \"$OUT/secret\" .env; : >/dev/tcp/127.0.0.1/9; \
+                    setsid sleep 600 & perl -e 'socket(S, 2, 1, 0) and print \"socket\"'";
+        let command = field.command(line, Some(&confinement));
+        let (end, out) = level::block_on(level::run(&containment, command));
+        let end = end.unwrap();
+        assert_eq!((end.level, end.survivors.as_slice()), (containment.level(), &[][..]));
+        let folder = PathBuf::from(out.trim_end());
+        assert!(folder.starts_with("/tmp"), "{:?}: {out}", end.level);
+        assert!(field.work.join("new").exists() && !field.outside.join("new").exists(), "{:?}: {out}", end.level);
+        trace::vanishes(|| fs::symlink_metadata(&folder).into_iter().collect()).expect("the folder is still there");
     }
 }
 

@@ -106,9 +106,10 @@ pub(super) fn of_start(op: &str, error: &ProcessError) -> Box<ToolOutcome> {
             "there is no git in the PATH that commands get here; the host has to install it or to extend that PATH",
         ),
         ProcessError::Unconfined { .. } => unsupported(&format!("{op}: {error}")),
-        ProcessError::Start { .. } | ProcessError::Wait { .. } | ProcessError::Unsupervised { .. } => {
-            Box::new(ToolOutcome::failure(format!("{op}: {error}")))
-        }
+        ProcessError::Start { .. }
+        | ProcessError::Containment { .. }
+        | ProcessError::Wait { .. }
+        | ProcessError::Unsupervised { .. } => Box::new(ToolOutcome::failure(format!("{op}: {error}"))),
     }
 }
 

@@ -33,6 +33,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cancellation::Cancellation;
 use crate::effects::processes::confinement::ConfinementError;
+use crate::effects::processes::containment::Containment;
 use crate::effects::processes::pipes::Pipes;
 use crate::effects::processes::shim::guarded::GuardedProcesses;
 use crate::effects::processes::{CommandSpec, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes};
@@ -59,7 +60,13 @@ impl SystemProcesses {
     /// itself gives `/proc/self/exe`. It is started at the first command; when it cannot be, commands are refused
     /// and never run at a lower level.
     pub fn with_shim(executable: impl Into<PathBuf>) -> GuardedProcesses {
-        GuardedProcesses::new(executable.into())
+        Self::contained(executable, Containment::SubReaper)
+    }
+
+    /// As [`Self::with_shim`], with commands contained as the host chooses. What is not available is known from
+    /// [`GuardedProcesses::probe`]; commands are refused then with [`ProcessError::Containment`].
+    pub fn contained(executable: impl Into<PathBuf>, containment: Containment) -> GuardedProcesses {
+        GuardedProcesses::new(executable.into(), containment)
     }
 }
 

@@ -1,20 +1,24 @@
-//! Starts the command of a request: straight away, or confined, which takes a process of ours in between.
+//! Starting a command: the one place where something is done between fork and exec.
 //!
-//! A confinement binds the process that puts it in force, so it cannot be the scope's own: a child is forked, which
-//! binds itself and then becomes the command. What it could not do comes back through a pipe that ends with exec.
+//! A command leads a session of its own, has its three streams and nothing else, and no signal is blocked or
+//! ignored. The quick way is the C library's, which copies no memory. Where the child has to be born elsewhere, or
+//! something has to be done in it that the C library does not know, it is forked, and `become_command` runs in it.
 //!
-//! What must stay true: a command that is to be confined is never run otherwise; a folder for temporary files is made
-//! for it alone, and removed when nothing is left of it.
+//! A confinement binds the process that puts it in force, so it cannot be the warden's own: the child binds itself.
+//!
+//! What must stay true: what fails before exec is told as a report and runs nothing; a command that is to be confined
+//! is never run otherwise; a folder for temporary files is made for it alone, and removed when nothing is left of it.
 
 use std::convert::Infallible;
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::io::Read as _;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::waitpid;
@@ -22,24 +26,20 @@ use nix::unistd::{Pid, execve, mkdtemp, setsid};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::fork::{fork_into, reset_signals};
+use super::fork::{BROKEN, Birth, fork_into, restore_signals};
 use super::wire::{Report, Request};
-use crate::effects::processes::confinement::checked::Checked;
 use crate::effects::processes::confinement::{Step, Unconfined, enforce};
 
 /// The name of a folder for temporary files, before the letters that make it the only one.
 const TEMPORARY_NAME: &str = "toolwarden-XXXXXX";
 /// The variables that name it.
 const TEMPORARY_VARIABLES: [&str; 3] = ["TMPDIR", "TMP", "TEMP"];
-/// The exit code of a child that could not become the command; nobody sees it.
-const NOT_STARTED: i32 = 127;
 
-/// The streams of a command.
-pub(super) struct Streams<'a> {
-    pub(super) out: &'a OwnedFd,
-    pub(super) err: &'a OwnedFd,
-    /// Without input, the null device is inherited.
-    pub(super) input: Option<&'a OwnedFd>,
+/// The streams of a command. Without input it gets the standard input of this process: the null device.
+pub(super) struct Streams {
+    pub(super) out: OwnedFd,
+    pub(super) err: OwnedFd,
+    pub(super) input: Option<OwnedFd>,
 }
 
 /// A command that runs.
@@ -49,96 +49,97 @@ pub(super) struct Launched {
     pub(super) temporary: Option<Temporary>,
 }
 
-/// Starts the command in a session of its own, with no signal blocked or ignored.
+/// Starts the command in the current folder.
 ///
 /// # Errors
 /// What to report.
-pub(super) fn launch(request: &Request, streams: &Streams<'_>) -> Result<Launched, Report> {
-    match &request.confinement {
-        None => match spawn(request, streams) {
-            Ok(leader) => Ok(Launched { leader, temporary: None }),
-            Err(errno) => Err(Report::Failed { errno: errno as i32 }),
-        },
-        Some(checked) => launch_confined(request, checked, streams),
+pub(super) fn launch(request: &Request, streams: &Streams, cgroup: Option<BorrowedFd<'_>>) -> Result<Launched, Report> {
+    if request.confinement.is_none() && cgroup.is_none() {
+        let leader = spawn(request, streams).map_err(failed)?;
+        return Ok(Launched { leader, temporary: None });
     }
+    let place = request.confinement.as_ref().and_then(|checked| checked.temporary.as_deref());
+    let temporary = place.map(Temporary::new).transpose().map_err(unconfined)?;
+    let birth = Birth { cgroup, awaits_exec: true, namespace: None };
+    let leader = fork_and_exec(request, streams, birth, temporary.as_ref())?;
+    Ok(Launched { leader, temporary })
 }
 
-fn spawn(request: &Request, streams: &Streams<'_>) -> Result<Pid, Errno> {
+fn spawn(request: &Request, streams: &Streams) -> Result<Pid, Errno> {
     let mut actions = PosixSpawnFileActions::init()?;
-    let numbered = streams.input.into_iter().map(|input| (input, 0));
-    for (descriptor, number) in numbered.chain([(streams.out, 1), (streams.err, 2)]) {
+    let input = streams.input.iter().map(|input| (input, 0));
+    for (descriptor, number) in input.chain([(&streams.out, 1), (&streams.err, 2)]) {
         actions.add_dup2(descriptor.as_raw_fd(), number)?;
     }
     let mut attributes = PosixSpawnAttr::init()?;
-    let session = PosixSpawnFlags::from_bits_retain(nix::libc::POSIX_SPAWN_SETSID.into());
+    let session = PosixSpawnFlags::from_bits_retain(libc::POSIX_SPAWN_SETSID.into());
     attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | session)?;
     attributes.set_sigdefault(&SigSet::all())?;
     attributes.set_sigmask(&SigSet::empty())?;
     posix_spawn(request.file.as_c_str(), &actions, &attributes, &request.arguments, &request.environment)
 }
 
-fn launch_confined(request: &Request, checked: &Checked, streams: &Streams<'_>) -> Result<Launched, Report> {
-    let temporary = checked.temporary.as_deref().map(Temporary::new).transpose().map_err(unconfined)?;
-    let failed = |errno: Errno| Report::Failed { errno: errno as i32 };
-    let (told, telling) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(of(error)))?;
-    let environment = match &temporary {
-        Some(folder) => folder.among(&request.environment),
-        None => request.environment.clone(),
-    };
-    let folder = temporary.as_ref().map(|temporary| temporary.path.as_path());
-    let mut telling = File::from(telling);
-    let forked = fork_into(move || {
-        let report = match become_confined(request, &environment, checked, folder, streams) {
-            Ok(never) => match never {},
-            Err(report) => report,
-        };
-        let _ = telling.write_all(&report.to_bytes());
-        NOT_STARTED
+fn fork_and_exec(
+    request: &Request,
+    streams: &Streams,
+    birth: Birth<'_>,
+    temporary: Option<&Temporary>,
+) -> Result<Pid, Report> {
+    let environment = temporary.map(|folder| folder.among(&request.environment));
+    let environment = environment.as_ref().unwrap_or(&request.environment);
+    // Its far end closes with exec; before that a report may come.
+    let (near, far) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(errno(error)))?;
+    let forked = fork_into(birth, || {
+        let Err(report) = become_command(request, streams, environment, temporary);
+        let _ = rustix::io::write(&far, &report.to_bytes());
+        BROKEN
     });
-    let leader = forked.map_err(|error| failed(Errno::from_raw(error.raw_os_error().unwrap_or(0))))?;
+    let child = forked.map_err(|error| failed(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))))?;
+    drop(far);
     let mut heard = Vec::new();
+    let report = File::from(near).read_to_end(&mut heard).map(|_| Report::take(&mut heard));
     // Nothing is said by one that became the command.
-    let report = File::from(told).read_to_end(&mut heard).map(|_| Report::take(&mut heard));
+    if matches!(report, Ok(Ok(None))) {
+        return Ok(child);
+    }
+    // It is the only child. One that said what is no report may still run, and is not known to be confined.
+    let _ = kill(child, Signal::SIGKILL);
+    let _ = waitpid(child, None);
     match report {
-        Ok(Ok(None)) => Ok(Launched { leader, temporary }),
-        Ok(Ok(Some(report))) => {
-            let _ = waitpid(leader, None);
-            Err(report)
-        }
-        // It may run, so that it must be ended as everything else; but it is not known to be confined.
-        Ok(Err(_)) | Err(_) => {
-            let _ = kill(leader, Signal::SIGKILL);
-            let _ = waitpid(leader, None);
-            Err(failed(Errno::EPROTO))
-        }
+        Ok(Ok(Some(report))) => Err(report),
+        _ => Err(failed(Errno::EPROTO)),
     }
 }
 
-/// Binds this process and becomes the command.
-fn become_confined(
+/// Everything between fork and exec, in the child; returns only what failed.
+fn become_command(
     request: &Request,
+    streams: &Streams,
     environment: &[CString],
-    checked: &Checked,
-    temporary: Option<&Path>,
-    streams: &Streams<'_>,
+    temporary: Option<&Temporary>,
 ) -> Result<Infallible, Report> {
-    let failed = |errno: Errno| Report::Failed { errno: errno as i32 };
     setsid().map_err(failed)?;
-    reset_signals().map_err(failed)?;
-    if let Some(input) = streams.input {
-        rustix::stdio::dup2_stdin(input).map_err(|error| failed(of(error)))?;
+    if let Some(input) = &streams.input {
+        rustix::stdio::dup2_stdin(input).map_err(|error| failed(errno(error)))?;
     }
-    rustix::stdio::dup2_stdout(streams.out).map_err(|error| failed(of(error)))?;
-    rustix::stdio::dup2_stderr(streams.err).map_err(|error| failed(of(error)))?;
-    enforce(checked, temporary).map_err(unconfined)?;
+    rustix::stdio::dup2_stdout(&streams.out).map_err(|error| failed(errno(error)))?;
+    rustix::stdio::dup2_stderr(&streams.err).map_err(|error| failed(errno(error)))?;
+    restore_signals().map_err(failed)?;
+    if let Some(checked) = &request.confinement {
+        enforce(checked, temporary.map(|folder| folder.path.as_path())).map_err(unconfined)?;
+    }
     execve(&request.file, &request.arguments, environment).map_err(failed)
+}
+
+fn failed(errno: Errno) -> Report {
+    Report::Failed { errno: errno as i32 }
 }
 
 fn unconfined(unconfined: Unconfined) -> Report {
     Report::Unconfined { step: unconfined.step as i32, errno: unconfined.errno as i32 }
 }
 
-fn of(error: rustix::io::Errno) -> Errno {
+fn errno(error: rustix::io::Errno) -> Errno {
     Errno::from_raw(error.raw_os_error())
 }
 

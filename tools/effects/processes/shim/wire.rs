@@ -3,16 +3,17 @@
 //! Both sides are the same program, or one that says so by [`VERSION`]; still every length is checked, because a
 //! wrong one must end in an error and not in a wrong command. No text holds a NUL, so that a NUL ends each.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsString};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::effects::processes::confinement::checked::Checked;
-use crate::effects::processes::{CommandSpec, ProcessStatus};
+use crate::effects::processes::containment::{CgroupLimit, CgroupPlan, Containment, Unavailable};
+use crate::effects::processes::{CommandSpec, ContainmentLevel, ProcessStatus};
 
 /// The version of this conversation; the keeper tells it first.
-pub(super) const VERSION: i32 = 2;
+pub(super) const VERSION: i32 = 3;
 /// Longest request, in bytes; Linux runs no command whose arguments and environment are longer.
 pub(super) const REQUEST_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most survivors that are named.
@@ -30,7 +31,7 @@ pub(super) const STOP: u8 = b'T';
 /// Ends what the command has left behind: TERM, a short grace, KILL.
 pub(super) const FINISH: u8 = b'F';
 
-/// A command, as a scope needs it.
+/// A command, as a warden needs it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
     /// The file to run.
@@ -123,7 +124,117 @@ impl Request {
     }
 }
 
-/// What a keeper or a scope tells.
+/// The arguments that tell a keeper how commands are to be held; a cgroup's parent has been found by then.
+pub(super) fn to_arguments(containment: &Containment) -> Vec<OsString> {
+    let level = OsString::from(containment.level().as_str());
+    let Containment::Cgroup(plan) = containment else { return vec![level] };
+    let number = |most: Option<u64>| most.map_or(OsString::new(), |most| most.to_string().into());
+    let parent = plan.parent.clone().unwrap_or_default().into_os_string();
+    vec![level, parent, number(plan.processes_max.map(u64::from)), number(plan.memory_bytes_max)]
+}
+
+/// What [`to_arguments`] was given; none for anything else.
+pub(super) fn from_arguments(mut arguments: impl Iterator<Item = OsString>) -> Option<Containment> {
+    let level = arguments.next()?;
+    let containment = [Containment::SubReaper, Containment::PidNamespace].into_iter();
+    if let Some(simple) = containment.into_iter().find(|simple| level == *simple.level().as_str()) {
+        return arguments.next().is_none().then_some(simple);
+    }
+    let parent = arguments.next().filter(|_| level == *ContainmentLevel::Cgroup.as_str())?;
+    let mut number = || match arguments.next()?.to_str()? {
+        "" => Some(None),
+        text => text.parse::<u64>().ok().map(Some),
+    };
+    let (processes, memory_bytes_max) = (number()?, number()?);
+    let processes_max = processes.map(u32::try_from).transpose().ok()?;
+    Some(Containment::Cgroup(CgroupPlan { parent: Some(parent.into()), processes_max, memory_bytes_max }))
+}
+
+/// What a level needs and cannot be done here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// To make a PID namespace.
+    Namespace,
+    /// To be the same user in a user namespace.
+    UserMap,
+    /// To see the processes of the namespace.
+    ProcMount,
+    /// To make a cgroup.
+    CgroupMake,
+    /// To kill a cgroup.
+    CgroupKill,
+    /// To start a process in a cgroup.
+    CgroupJoin,
+    /// To limit how many processes there are.
+    ProcessesLimit,
+    /// To limit how much memory there is.
+    MemoryLimit,
+}
+
+impl Step {
+    /// All of them, each at the place of its number.
+    const ALL: [Self; 8] = [
+        Self::Namespace,
+        Self::UserMap,
+        Self::ProcMount,
+        Self::CgroupMake,
+        Self::CgroupKill,
+        Self::CgroupJoin,
+        Self::ProcessesLimit,
+        Self::MemoryLimit,
+    ];
+
+    fn number(self) -> i32 {
+        Self::ALL.iter().position(|step| *step == self).and_then(|at| i32::try_from(at).ok()).unwrap_or(-1)
+    }
+
+    fn from_number(number: i32) -> Option<Self> {
+        usize::try_from(number).ok().and_then(|at| Self::ALL.get(at)).copied()
+    }
+}
+
+impl CgroupLimit {
+    /// What setting it is.
+    pub(super) fn step(self) -> Step {
+        match self {
+            Self::Processes => Step::ProcessesLimit,
+            Self::Memory => Step::MemoryLimit,
+        }
+    }
+}
+
+/// Why a level is not available, as it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// What cannot be done.
+    pub(super) step: Step,
+    /// The system's number for the reason.
+    pub(super) errno: i32,
+}
+
+impl Fault {
+    pub(super) fn of(step: Step, errno: rustix::io::Errno) -> Self {
+        Self { step, errno: errno.raw_os_error() }
+    }
+
+    /// The reason in full; `parent` is where cgroups were to be made.
+    pub(super) fn reason(self, parent: &Path) -> Unavailable {
+        let (errno, parent) = (self.errno, parent.to_owned());
+        let limit = |limit, parent| Unavailable::CgroupLimit { limit, parent, errno };
+        match self.step {
+            Step::Namespace => Unavailable::Namespace { errno },
+            Step::UserMap => Unavailable::UserMap { errno },
+            Step::ProcMount => Unavailable::ProcMount { errno },
+            Step::CgroupMake => Unavailable::CgroupMake { parent, errno },
+            Step::CgroupKill => Unavailable::CgroupKill { parent },
+            Step::CgroupJoin => Unavailable::CgroupJoin { parent, errno },
+            Step::ProcessesLimit => limit(CgroupLimit::Processes, parent),
+            Step::MemoryLimit => limit(CgroupLimit::Memory, parent),
+        }
+    }
+}
+
+/// What a keeper or a warden tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Report {
     /// The keeper is there and speaks this version.
@@ -142,6 +253,11 @@ pub(super) enum Report {
         step: i32,
         /// The system's number for the reason.
         errno: i32,
+    },
+    /// Commands cannot be held here as they should be.
+    Unavailable {
+        /// Why.
+        fault: Fault,
     },
     /// The command ended; what it left behind may still run.
     Ended {
@@ -163,7 +279,8 @@ impl Report {
         let (kind, numbers) = match self {
             Self::Ready { version } => (b'R', vec![*version]),
             Self::Failed { errno } => (b'F', vec![*errno]),
-            Self::Unconfined { step, errno } => (b'U', vec![*step, *errno]),
+            Self::Unconfined { step, errno } => (b'C', vec![*step, *errno]),
+            Self::Unavailable { fault } => (b'U', vec![fault.step.number(), fault.errno]),
             Self::Ended { status: ProcessStatus::Exited { code } } => (b'E', vec![0, *code]),
             Self::Ended { status: ProcessStatus::Signalled { signal } } => (b'E', vec![1, *signal]),
             Self::Ended { status: ProcessStatus::Unknown } => (b'E', vec![2, 0]),
@@ -191,7 +308,10 @@ impl Report {
             _ if count > NUMBERS_MAX => None,
             (b'R', [version]) => Some(Self::Ready { version: *version }),
             (b'F', [errno]) => Some(Self::Failed { errno: *errno }),
-            (b'U', [step, errno]) => Some(Self::Unconfined { step: *step, errno: *errno }),
+            (b'C', [step, errno]) => Some(Self::Unconfined { step: *step, errno: *errno }),
+            (b'U', [step, errno]) => {
+                Step::from_number(*step).map(|step| Self::Unavailable { fault: Fault { step, errno: *errno } })
+            }
             (b'E', [0, code]) => Some(Self::Ended { status: ProcessStatus::Exited { code: *code } }),
             (b'E', [1, signal]) => Some(Self::Ended { status: ProcessStatus::Signalled { signal: *signal } }),
             (b'E', [2, 0]) => Some(Self::Ended { status: ProcessStatus::Unknown }),
@@ -213,9 +333,10 @@ mod tests {
     use std::ffi::CString;
     use std::time::Duration;
 
-    use super::{REQUEST_BYTES_MAX, Report, Request, SURVIVORS_MAX};
+    use super::{Fault, REQUEST_BYTES_MAX, Report, Request, SURVIVORS_MAX, Step, from_arguments, to_arguments};
     use crate::effects::processes::ProcessStatus;
     use crate::effects::processes::confinement::checked::Checked;
+    use crate::effects::processes::containment::{CgroupPlan, Containment};
 
     fn texts(texts: &[&str]) -> Vec<CString> {
         texts.iter().map(|text| CString::new(*text).unwrap()).collect()
@@ -281,11 +402,33 @@ mod tests {
     }
 
     #[test]
+    fn what_a_keeper_is_told_comes_back_as_it_was() {
+        let cgroup = |processes_max, memory_bytes_max| {
+            Containment::Cgroup(CgroupPlan { parent: Some("/sys/a b".into()), processes_max, memory_bytes_max })
+        };
+        for containment in [
+            Containment::SubReaper,
+            Containment::PidNamespace,
+            cgroup(None, None),
+            cgroup(Some(7), None),
+            cgroup(None, Some(u64::MAX)),
+        ] {
+            assert_eq!(from_arguments(to_arguments(&containment).into_iter()), Some(containment));
+        }
+        for wrong in [&[] as &[&str], &["group"], &["sub_reaper", "x"], &["cgroup", "/", ""], &["cgroup", "/", "x", ""]]
+        {
+            assert_eq!(from_arguments(wrong.iter().map(Into::into)), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn reports_come_back_as_they_were_however_they_are_cut() {
         let reports = [
             Report::Ready { version: 1 },
             Report::Failed { errno: 2 },
             Report::Unconfined { step: 3, errno: 95 },
+            Report::Unavailable { fault: Fault { step: Step::Namespace, errno: 1 } },
+            Report::Unavailable { fault: Fault { step: Step::MemoryLimit, errno: 16 } },
             Report::Ended { status: ProcessStatus::Exited { code: 255 } },
             Report::Ended { status: ProcessStatus::Signalled { signal: 36 } },
             Report::Ended { status: ProcessStatus::Unknown },
@@ -310,7 +453,13 @@ mod tests {
 
     #[test]
     fn what_is_no_report_is_refused() {
-        for bytes in [vec![b'X', 0], vec![b'R', 0], vec![b'E', 2, 9, 0, 0, 0, 0, 0, 0, 0], vec![b'G', 0]] {
+        for bytes in [
+            vec![b'X', 0],
+            vec![b'R', 0],
+            vec![b'E', 2, 9, 0, 0, 0, 0, 0, 0, 0],
+            vec![b'G', 0],
+            vec![b'U', 2, 9, 0, 0, 0, 0, 0, 0, 0],
+        ] {
             assert!(Report::take(&mut bytes.clone()).is_err(), "{bytes:?}");
         }
         assert_eq!(Report::take(&mut Vec::new()).unwrap(), None);
