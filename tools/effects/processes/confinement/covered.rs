@@ -28,6 +28,8 @@ const DEVICE: &str = "/dev/null";
 /// Nothing beneath is of use.
 const DEAD: MountFlags =
     MountFlags::RDONLY.union(MountFlags::NODEV).union(MountFlags::NOSUID).union(MountFlags::NOEXEC);
+/// What the kernel puts before the name of a folder in somebody else's mount namespace.
+const UNREACHABLE: &[u8] = b"(unreachable)";
 /// An empty folder that takes nothing.
 const EMPTY: &std::ffi::CStr = c"mode=0,size=4k,nr_inodes=1";
 
@@ -46,9 +48,19 @@ pub(super) fn cover(checked: &Checked, held: &CapabilitySets) -> Result<(), Unco
     for path in covered {
         cover_one(path).map_err(refused)?;
     }
-    // What this process stands in may be covered now; by its name it comes to the cover.
-    let here = rustix::process::getcwd(Vec::new()).map_err(|error| refused(error.into()))?;
-    chdir(here.as_c_str()).map_err(|errno| refused(errno.into()))
+    come_here_again().map_err(refused)
+}
+
+/// Enters the working folder by its name. It was handed over, and may stand in somebody else's mount namespace, in
+/// which nothing is covered.
+fn come_here_again() -> io::Result<()> {
+    let held = rustix::fs::stat(".")?;
+    let here = rustix::process::getcwd(Vec::new())?.into_bytes();
+    let here = here.strip_prefix(UNREACHABLE).unwrap_or(&here);
+    chdir(here)?;
+    let found = rustix::fs::stat(".")?;
+    // It is another one where something stands over it, or where it was renamed meanwhile.
+    if (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino) { Ok(()) } else { Err(Errno::ESTALE.into()) }
 }
 
 /// A mount namespace in which nothing that is mounted is seen elsewhere.
