@@ -67,7 +67,7 @@ fn tests() -> Vec<Test> {
             tests.push((name, Box::new(move || matrix::ends(ending, &containment)), false));
         }
     }
-    let others: [(&str, fn(), bool); 23] = [
+    let others: [(&str, fn(), bool); 25] = [
         ("port::status_and_streams", port::status_and_streams, false),
         ("port::what_a_command_inherits", port::what_a_command_inherits, false),
         ("port::standard_input_ends", port::standard_input_ends, false),
@@ -90,7 +90,9 @@ fn tests() -> Vec<Test> {
         ("survivor::what_cannot_be_killed_is_named", survivor::what_cannot_be_killed_is_named, false),
         ("soak::short", || soak::calls(200), false),
         ("soak::long", || soak::calls(2000), true),
-        ("figure::all", figure::all, true),
+        ("figure::spawns", figure::spawns, true),
+        ("figure::cancels", figure::cancels, true),
+        ("figure::hosts_killed", figure::hosts_killed, true),
     ];
     let confined =
         sandbox::TESTS.iter().map(|(name, test)| ((*name).to_owned(), Box::new(*test) as Box<dyn Fn()>, false));

@@ -88,7 +88,7 @@ impl Processes for GuardedProcesses {
         Box::pin(async move {
             for _ in 0..ATTEMPTS {
                 let checked = check(&command, kernel).await?;
-                let (handed, pipes) = start(&shim, &command, checked).await?;
+                let Some((handed, pipes)) = start(&shim, &command, checked).await? else { continue };
                 match Attendance::new(&command, shim.level(), handed, pipes).attend(sink.as_ref(), &stop).await {
                     Ok(end) => return Ok(end),
                     Err(Failure::Process(error)) => return Err(error),
@@ -121,13 +121,19 @@ async fn check(command: &CommandSpec, kernel: Option<KernelSupport>) -> Result<O
     }
 }
 
-/// Hands a command to a warden.
+/// Hands a command to a warden; nothing, when the one that was called is gone.
 async fn start(
     shim: &Handle,
     command: &CommandSpec,
     checked: Option<Checked>,
-) -> Result<(Handed, Pipes), ProcessError> {
+) -> Result<Option<(Handed, Pipes)>, ProcessError> {
     let refused = |source| ProcessError::Start { program: command.program.clone(), source };
+    let handed = shim.call_warden().await.map_err(|error| match error {
+        HandOverError::Io(error) => refused(error),
+        HandOverError::Unavailable(reason) => {
+            ProcessError::Containment { program: command.program.clone(), level: shim.level(), reason }
+        }
+    })?;
     let path = command.environment.get("PATH").map_or("", String::as_str);
     let file = find_program(&command.program, path).ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
     let request = Request::new(&file, command, checked).and_then(|request| request.to_bytes()).map_err(refused)?;
@@ -135,13 +141,8 @@ async fn start(
     let (pipes, far) = Pipes::open(command.stdin.clone()).map_err(refused)?;
     let mut descriptors = vec![folder.as_fd(), far.out.as_fd(), far.err.as_fd()];
     descriptors.extend(far.input.as_ref().map(|input| input.as_fd()));
-    let handed = shim.hand_over(&request, &descriptors).await.map_err(|error| match error {
-        HandOverError::Io(error) => refused(error),
-        HandOverError::Unavailable(reason) => {
-            ProcessError::Containment { program: command.program.clone(), level: shim.level(), reason }
-        }
-    })?;
-    Ok((handed, pipes))
+    let is_sent = handed.send(&request, &descriptors).await.is_ok();
+    Ok(is_sent.then_some((handed, pipes)))
 }
 
 /// The working directory, held by descriptor: what happens to its name from here on does not matter.

@@ -54,7 +54,7 @@ pub(super) struct Handle {
 
 /// One running keeper. When the last copy is dropped its sockets close, and it ends when its wardens have.
 struct Keeper {
-    requests: OwnedFd,
+    calls: OwnedFd,
     host: BlockingStream,
     /// Where it makes cgroups.
     cgroups: Option<PathBuf>,
@@ -112,33 +112,23 @@ impl Handle {
         self.keeper().await.map(|_| ())
     }
 
-    /// Hands a request and its descriptors (folder, outputs, maybe input) to whichever warden takes it.
+    /// Has a warden wait for a command. It wakes up while the rest is made ready.
     ///
     /// # Errors
     /// [`HandOverError`].
-    pub(super) async fn hand_over(
-        &self,
-        request: &[u8],
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Handed, HandOverError> {
+    pub(super) async fn call_warden(&self) -> Result<Handed, HandOverError> {
         for _ in 0..ATTEMPTS {
             let keeper = self.keeper().await?;
             let (lease, far_lease) = BlockingStream::pair()?;
-            lease.set_nonblocking(true)?;
             let (reports, far_reports) = pipe_with(PipeFlags::CLOEXEC)?;
-            // As much as there is room for, before anybody is woken.
-            let written = rustix::net::send(&lease, request, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap_or(0);
-            let mut all = vec![far_lease.as_fd(), far_reports.as_fd()];
-            all.extend_from_slice(descriptors);
-            let is_sent = send(&keeper.requests, &[0], &all).await.is_ok();
-            drop((far_lease, far_reports));
+            if send(&keeper.calls, &[0], &[far_lease.as_fd(), far_reports.as_fd()]).await.is_err() {
+                self.forget(&keeper).await;
+                continue;
+            }
+            lease.set_nonblocking(true)?;
             rustix::io::ioctl_fionbio(&reports, true)?;
             let reports = Reports::from(Receiver::from_owned_fd_unchecked(reports)?);
-            // A request that is not whole is never run.
-            if is_sent && send_rest(&lease, &request[written..]).await.is_ok() {
-                return Ok(Handed { reports, lease, warden: None, keeper });
-            }
-            self.forget(&keeper).await;
+            return Ok(Handed { reports, lease, warden: None, keeper });
         }
         Err(io::Error::other("the shim ended again and again").into())
     }
@@ -154,6 +144,7 @@ impl Handle {
         Ok(keeper)
     }
 
+    /// Does not use this keeper again.
     async fn forget(&self, lost: &Arc<Keeper>) {
         let mut current = self.keeper.lock().await;
         if current.as_ref().is_some_and(|keeper| Arc::ptr_eq(keeper, lost)) {
@@ -167,8 +158,8 @@ impl Keeper {
     async fn start(executable: &Path, containment: &Containment) -> Result<Self, HandOverError> {
         let (containment, cgroups) = placed(containment)?;
         let kind = SocketType::SEQPACKET;
-        let (requests, far_requests) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        rustix::io::ioctl_fionbio(&requests, true)?;
+        let (calls, far_calls) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::io::ioctl_fionbio(&calls, true)?;
         let (host, far_host) = UnixStream::pair()?;
         let far_host = far_host.into_std()?;
         far_host.set_nonblocking(false)?;
@@ -177,7 +168,7 @@ impl Keeper {
             .args(to_arguments(&containment))
             .env_clear()
             .current_dir("/")
-            .stdin(far_requests)
+            .stdin(far_calls)
             .stdout(OwnedFd::from(far_host))
             .stderr(Stdio::null())
             .spawn()
@@ -188,7 +179,7 @@ impl Keeper {
         let refused = |reason: &str| Err(io::Error::other(format!("{} {reason}", executable.display())).into());
         match timeout(READY_WAIT, reports.next()).await {
             Ok(Ok(Some(Report::Ready { version: VERSION }))) => {
-                Ok(Self { requests, host: reports.source.into_std()?, cgroups, level: containment.level() })
+                Ok(Self { calls, host: reports.source.into_std()?, cgroups, level: containment.level() })
             }
             Ok(Ok(Some(Report::Ready { .. }))) => refused("is a shim of another version; use the same build for both"),
             Ok(Ok(Some(Report::Failed { errno }))) => {
@@ -214,16 +205,15 @@ fn placed(containment: &Containment) -> Result<(Containment, Option<PathBuf>), U
     Ok((Containment::Cgroup(CgroupPlan { parent: Some(parent.clone()), ..plan.clone() }), Some(parent)))
 }
 
-/// Sends bytes with descriptors in one message, waiting while the socket is full.
-async fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let once = |socket: BorrowedFd<'_>| -> io::Result<()> {
+/// Sends bytes with descriptors in one message, waiting while the socket is full; how many bytes it took.
+async fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let once = |socket: BorrowedFd<'_>| -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
-        Ok(())
+        Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
     };
     match once(socket.as_fd()) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -270,6 +260,15 @@ impl<R: AsyncRead + Unpin> Reports<R> {
 }
 
 impl Handed {
+    /// Hands the request and its descriptors (folder, outputs, maybe input) to the warden that was called.
+    ///
+    /// # Errors
+    /// When nobody will take it. A request that is not whole is never run.
+    pub(super) async fn send(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let written = send(&self.lease, request, descriptors).await?;
+        send_rest(&self.lease, &request[written..]).await
+    }
+
     /// The warden that has taken the command, if one has: from then on it may run.
     pub(super) fn warden(&mut self) -> Option<i32> {
         let mut pid = [0; 4];

@@ -34,7 +34,7 @@ use super::wire::{Fault, Report, VERSION};
 use crate::effects::processes::ProcessStatus;
 use crate::effects::processes::containment::Containment;
 
-/// The most wardens there are at a time; further requests wait in the socket.
+/// The most wardens there are at a time; further calls wait in the socket.
 const WARDENS_MAX: usize = 512;
 /// How long a warden that was needed once stays idle.
 const IDLE_WAIT: Duration = Duration::from_secs(30);
@@ -94,13 +94,13 @@ fn now() -> Instant {
 }
 
 impl Keeper {
-    /// Makes this process the keeper: its sockets are what was standard input (requests) and output (the host).
+    /// Makes this process the keeper: its sockets are what was standard input (calls) and output (the host).
     fn enter(containment: Option<&Containment>) -> Result<Self, Refusal> {
         close_inherited();
-        let requests = io::stdin().as_fd().try_clone_to_owned()?;
+        let calls = io::stdin().as_fd().try_clone_to_owned()?;
         let host = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
         let mut told = host.try_clone()?;
-        let prepared = Self::prepare(requests, host, containment).map_err(|refusal| refusal.tell(&mut told));
+        let prepared = Self::prepare(calls, host, containment).map_err(|refusal| refusal.tell(&mut told));
         // No warden may inherit it.
         drop(told);
         let mut keeper = prepared?;
@@ -109,7 +109,7 @@ impl Keeper {
         Ok(keeper)
     }
 
-    fn prepare(requests: OwnedFd, host: UnixStream, containment: Option<&Containment>) -> Result<Self, Refusal> {
+    fn prepare(calls: OwnedFd, host: UnixStream, containment: Option<&Containment>) -> Result<Self, Refusal> {
         let null = null_device()?;
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
@@ -132,10 +132,10 @@ impl Keeper {
         let confinement = Confinement::prepare(containment)?;
         // A command of the same user could else take it over, or a warden, as a debugger does.
         set_dumpable(false)?;
-        set_socket_timeout(&requests, Timeout::Recv, Some(IDLE_WAIT))?;
+        set_socket_timeout(&calls, Timeout::Recv, Some(IDLE_WAIT))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let seat = Seat {
-            requests,
+            calls,
             idle: eventfd(0, flags | EventfdFlags::SEMAPHORE)?,
             bell: eventfd(0, flags)?,
             exits,

@@ -1,6 +1,6 @@
 //! A warden: the process above one running command, which ends it and everything that came of it.
 //!
-//! It waits for a request on the keeper's socket, starts the command, and reports. What the command started is gone
+//! It waits for a call on the keeper's socket, starts the command that is asked for, and reports. What the command started is gone
 //! when the kernel says that there are no children left, because every orphan below became one. Then the warden
 //! serves the next request: nothing can be left to come to it.
 //!
@@ -9,8 +9,8 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -24,10 +24,10 @@ use rustix::net::{RecvFlags, recv};
 
 use super::confinement::{Hold, Ward};
 use super::fork::BROKEN;
-use super::launch::{Launched, Streams, launch};
+use super::launch::{Launched, launch};
 use super::offspring::{self, Reaped};
-use super::seat::{Handed, Received, Seat, receive};
-use super::wire::{FINISH, Report, Request, STOP};
+use super::seat::{Call, Handed, Received, Seat, receive, receive_request};
+use super::wire::{FINISH, Report, STOP};
 
 /// How long what a command left behind may take to obey TERM.
 const BACKGROUND_GRACE: Duration = Duration::from_millis(200);
@@ -61,9 +61,9 @@ pub(super) fn serve(seat: &Seat, mut counted: bool) -> i32 {
             let _ = rustix::io::write(&seat.idle, &1_u64.to_ne_bytes());
         }
         counted = true;
-        let handed = loop {
-            match receive(&seat.requests) {
-                Ok(Received::Request(handed)) => break Some(handed),
+        let call = loop {
+            match receive(&seat.calls) {
+                Ok(Received::Call(call)) => break Some(call),
                 Ok(Received::Nonsense) => break None,
                 Ok(Received::End) => return 0,
                 Err(Errno::EINTR) => {}
@@ -74,8 +74,8 @@ pub(super) fn serve(seat: &Seat, mut counted: bool) -> i32 {
             }
         };
         let _ = set_pdeathsig(None);
-        let is_leased = match handed {
-            Some(handed) => run(seat, &ward, handed),
+        let is_leased = match call {
+            Some(call) => run(seat, &ward, call),
             None => {
                 seat.take();
                 true
@@ -90,13 +90,13 @@ pub(super) fn serve(seat: &Seat, mut counted: bool) -> i32 {
     }
 }
 
-/// Serves one request to the end of everything that came of it. Says whether the host still held the lease then: one
-/// that let go may have this warden killed yet, which must not hit another command.
-fn run(seat: &Seat, ward: &Ward, handed: Handed) -> bool {
-    let Handed { mut lease, mut reports, folder, out, err, input } = handed;
-    let Some(request) = read_request(&mut lease) else {
+/// Serves one call to the end of everything that came of it. Says whether the host still held the lease then, or has
+/// never heard of this warden: one that let go may have it killed yet, which must not hit another command.
+fn run(seat: &Seat, ward: &Ward, call: Call) -> bool {
+    let Call { mut lease, mut reports } = call;
+    let Some(handed) = receive_request(&mut lease) else {
         seat.take();
-        return false;
+        return true;
     };
     // The receipt comes before the last look at the lease: a host that lets go and then finds no receipt knows that
     // nothing will be started, and may hand the command to another.
@@ -105,31 +105,25 @@ fn run(seat: &Seat, ward: &Ward, handed: Handed) -> bool {
         seat.take();
         return false;
     }
-    let streams = Streams { out, err, input };
-    let started = begin(seat, ward, &request, &folder, &streams);
-    // The next request can wait for that long, and this one need not wait for a fork.
+    let started = begin(seat, ward, &handed);
+    // The next call can wait for that long, and this one need not wait for a fork.
     seat.take();
-    drop((folder, streams));
+    let grace = handed.request.grace;
+    drop(handed);
     match started {
         // The folder for temporary files goes when nothing is left that could write to it.
         Ok((Launched { leader, temporary: _temporary }, hold)) => {
-            Warden::new(lease, reports, leader, request.grace, hold).guard(&seat.exits)
+            Warden::new(lease, reports, leader, grace, hold).guard(&seat.exits)
         }
         Err(report) => reports.write_all(&report.to_bytes()).is_ok(),
     }
 }
 
 /// Starts a command with what holds it; else what is to be reported.
-fn begin<'a>(
-    seat: &Seat,
-    ward: &'a Ward,
-    request: &Request,
-    folder: &OwnedFd,
-    streams: &Streams,
-) -> Result<(Launched, Hold<'a>), Report> {
+fn begin<'a>(seat: &Seat, ward: &'a Ward, handed: &Handed) -> Result<(Launched, Hold<'a>), Report> {
     let hold = seat.confinement.hold(ward).map_err(|fault| Report::Unavailable { fault })?;
-    let entered = fchdir(folder).map_err(|errno| Report::Failed { errno: errno as i32 });
-    match entered.and_then(|()| launch(request, streams, hold.cgroup())) {
+    let entered = fchdir(&handed.folder).map_err(|errno| Report::Failed { errno: errno as i32 });
+    match entered.and_then(|()| launch(&handed.request, &handed.streams, hold.cgroup())) {
         Ok(launched) => Ok((launched, hold)),
         Err(report) => {
             hold.end();
@@ -142,15 +136,6 @@ fn begin<'a>(
 fn is_leased(lease: &UnixStream) -> bool {
     let seen = recv(lease, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK).map(|(_, length)| length);
     matches!(seen, Ok(1) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
-}
-
-/// Reads exactly the request: an order may have come close behind it.
-fn read_request(lease: &mut UnixStream) -> Option<Request> {
-    let mut first = [0; 4];
-    lease.read_exact(&mut first).ok()?;
-    let mut rest = vec![0; Request::length(first)?];
-    lease.read_exact(&mut rest).ok()?;
-    Request::from_bytes(&rest)
 }
 
 /// How far the end of a command is.
