@@ -14,6 +14,7 @@ use toolwarden::policy::{PermissionPolicy, PolicyError};
 use toolwarden::run::RunLimits;
 use toolwarden::scope::Confirming;
 use toolwarden::session::{Session, SessionError};
+use toolwarden_tools::effects::processes::confinement::Confinement;
 use toolwarden_tools::effects::processes::containment::Unavailable;
 
 use crate::attendant::{Attendance, Attendant, Killed};
@@ -22,6 +23,7 @@ use crate::containment::Level;
 use crate::environment::Environment;
 use crate::events_file::{EventsFile, EventsFileError};
 use crate::input::{InputError, read_file};
+use crate::sandbox::SandboxArgs;
 use crate::stop_signal::StopSignals;
 use crate::terminal::Screen;
 
@@ -51,6 +53,9 @@ pub(crate) struct CallArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
 
     /// Write every event to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
@@ -83,6 +88,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) runs: RunLimits,
     pub(crate) tool_timeout: Option<Duration>,
+    /// What the kernel keeps commands from.
+    pub(crate) sandbox: Confinement,
     /// How far commands are held, if that was asked for.
     pub(crate) containment: Option<Level>,
     /// Whether a person may be asked, where there is one.
@@ -99,6 +106,7 @@ impl<'a> Plan<'a> {
             model: Arc::new(ResearchModel),
             runs: RunLimits::default(),
             tool_timeout: None,
+            sandbox: Confinement::default(),
             containment: None,
             may_ask: false,
         }
@@ -222,6 +230,7 @@ impl Assembly {
             .policy(plan.policy.clone())
             .model(plan.model)
             .run_limits(plan.runs)
+            .sandbox(plan.sandbox)
             // A person at a terminal sees the question and can end it; nobody else is waited for.
             .confirming(if asker.is_some() { Confirming::Park } else { Confirming::Unavailable });
         if let Some(timeout) = plan.tool_timeout {

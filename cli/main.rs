@@ -6,6 +6,7 @@
 mod containment;
 mod environment;
 mod input;
+mod sandbox;
 mod stop_signal;
 mod terminal;
 

@@ -19,6 +19,8 @@ use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::effects::files::FileError;
 use toolwarden_tools::effects::processes::Processes;
+use toolwarden_tools::effects::processes::confinement::Confinement;
+use toolwarden_tools::effects::processes::confinement::confined::ConfinedProcesses;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
 use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::registry::{Registry, RegistryError};
@@ -231,6 +233,7 @@ impl Runtime {
             child_budget: BudgetLimits::default(),
             calls: CallLimits::default(),
             runs: RunLimits::default(),
+            sandbox: Confinement::default(),
         }
     }
 
@@ -297,6 +300,7 @@ pub struct SessionBuilder {
     child_budget: BudgetLimits,
     calls: CallLimits,
     runs: RunLimits,
+    sandbox: Confinement,
 }
 
 impl SessionBuilder {
@@ -406,6 +410,14 @@ impl SessionBuilder {
         self
     }
 
+    /// What the kernel keeps commands from, `git` and child runs included; nothing, when not said. It takes a runner
+    /// with a shim ([`SystemProcesses::with_shim`]); where it cannot be put in force, commands are refused.
+    #[must_use]
+    pub fn sandbox(mut self, confinement: Confinement) -> Self {
+        self.sandbox = confinement;
+        self
+    }
+
     /// Opens the session.
     ///
     /// # Errors
@@ -423,6 +435,7 @@ impl SessionBuilder {
                 local::open(&folder, self.capabilities, Some(processes))?
             }
         };
+        let workspace = sandboxed(workspace, self.sandbox);
         let Some(agent) = self.agents.get(&self.agent).cloned() else {
             let known: Vec<&str> = self.agents.iter().map(|agent| agent.name.as_str()).collect();
             return Err(BuildError::Agent { name: self.agent, known: known.join(", ") });
@@ -461,6 +474,15 @@ impl SessionBuilder {
         let sessions = parts.tree.sessions().ok_or(SessionError::NotRunning)?;
         Ok(Session::open(kernel, Arc::new(scope), plan, &sessions).await?)
     }
+}
+
+/// The same workspace with its commands confined, if they are to be.
+fn sandboxed(workspace: Workspace, confinement: Confinement) -> Workspace {
+    let Some(commands) = workspace.commands().or(workspace.git_commands()).filter(|_| !confinement.is_off()) else {
+        return workspace;
+    };
+    let (port, folder) = (Arc::clone(&commands.processes), commands.folder.clone());
+    workspace.with_processes(Arc::new(ConfinedProcesses::new(port, confinement, folder)))
 }
 
 impl Parts {

@@ -24,6 +24,8 @@ mod matrix;
 mod namespace;
 #[path = "processes/port.rs"]
 mod port;
+#[path = "processes/sandbox.rs"]
+mod sandbox;
 #[path = "processes/soak.rs"]
 mod soak;
 #[path = "processes/survivor.rs"]
@@ -92,6 +94,9 @@ fn tests() -> Vec<Test> {
         ("figure::cancels", figure::cancels, true),
         ("figure::hosts_killed", figure::hosts_killed, true),
     ];
+    let confined =
+        sandbox::TESTS.iter().map(|(name, test)| ((*name).to_owned(), Box::new(*test) as Box<dyn Fn()>, false));
+    tests.extend(confined);
     tests.extend(others.map(|(name, test, ignored)| (name.to_owned(), Box::new(test) as Box<dyn Fn()>, ignored)));
     tests
 }

@@ -7,6 +7,7 @@ use nix::sys::utsname::uname;
 use nix::unistd::{Uid, User};
 use serde::Serialize;
 use toolwarden_tools::effects::processes::ContainmentLevel;
+use toolwarden_tools::effects::processes::confinement::kernel::{KernelSupport, LANDLOCK_ABI_MIN};
 use toolwarden_tools::effects::processes::containment::{CgroupPlan, Unavailable};
 
 use super::{CommandError, End};
@@ -97,7 +98,22 @@ fn facts() -> Vec<Fact> {
     let name = User::from_uid(user).ok().flatten().map_or_else(|| "no name".to_owned(), |user| user.name);
     let cgroup = CgroupPlan::default().folder().map_or_else(|_| "none".to_owned(), |path| path.display().to_string());
     let user = format!("{user} ({name})");
-    [("kernel", kernel), ("user", user), ("cgroup", cgroup)].map(|(name, value)| Fact { name, value }).into()
+    let (landlock, seccomp) = sandbox(KernelSupport::of_this_machine());
+    let facts = [("kernel", kernel), ("user", user), ("cgroup", cgroup), ("landlock", landlock), ("seccomp", seccomp)];
+    facts.map(|(name, value)| Fact { name, value }).into()
+}
+
+/// What there is for the sandbox of commands, and what it is good for.
+fn sandbox(found: KernelSupport) -> (String, String) {
+    let landlock = match found.landlock_abi {
+        0 => "none, so that --sandbox is refused".to_owned(),
+        abi if abi < LANDLOCK_ABI_MIN => {
+            format!("version {abi}, so that --sandbox is refused: it takes version {LANDLOCK_ABI_MIN}")
+        }
+        abi => format!("version {abi}"),
+    };
+    let seccomp = if found.seccomp { "there" } else { "none, so that --sandbox and --no-network are refused" };
+    (landlock, seccomp.to_owned())
 }
 
 fn page(findings: &Findings) -> String {
@@ -126,7 +142,7 @@ mod tests {
     use toolwarden_tools::effects::processes::ContainmentLevel;
     use toolwarden_tools::effects::processes::containment::Unavailable;
 
-    use super::{ContainmentFindings, Fact, Findings, finding, page};
+    use super::{ContainmentFindings, Fact, Findings, KernelSupport, finding, page, sandbox};
 
     fn findings() -> Findings {
         let levels = vec![
@@ -145,6 +161,15 @@ mod tests {
             Unavailable::NoCgroup
         );
         assert_eq!(page(&findings()), expected);
+    }
+
+    #[test]
+    fn what_the_sandbox_lacks_is_said() {
+        let told = |landlock_abi, seccomp| sandbox(KernelSupport { landlock_abi, seccomp });
+        assert_eq!(told(7, true), ("version 7".to_owned(), "there".to_owned()));
+        assert!(told(2, true).0.contains("it takes version 3"));
+        let (landlock, seccomp) = told(0, false);
+        assert!(landlock.contains("refused") && seccomp.contains("--no-network"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ fn doctor_shows_every_level_and_the_default() {
     assert!(levels[..2].iter().all(|level| level["available"] == true), "{found}");
     let facts: Vec<&str> =
         found["facts"].as_array().unwrap().iter().map(|fact| fact["name"].as_str().unwrap()).collect();
-    for fact in ["kernel", "user", "cgroup"] {
+    for fact in ["kernel", "user", "cgroup", "landlock", "seccomp"] {
         assert!(facts.contains(&fact), "{found}");
     }
     let page = workspace.run(&["doctor"]).ends_with(0);

@@ -117,6 +117,7 @@ pub(crate) fn spec(line: &str, mark: &str) -> CommandSpec {
         stdin: None,
         grace: Duration::from_millis(300),
         drain: Duration::from_millis(200),
+        confinement: None,
     }
 }
 

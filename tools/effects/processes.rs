@@ -3,6 +3,7 @@
 //! A command gets a process group of its own, exactly the environment given, and the null device (or exactly the
 //! bytes given) as standard input. Only the port stands here; the real side is [`system::SystemProcesses`].
 
+pub mod confinement;
 pub mod containment;
 #[cfg(test)]
 pub(crate) mod marked;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use thiserror::Error;
 
+use self::confinement::{Confinement, ConfinementError};
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::effects::processes::containment::Unavailable;
 
@@ -51,6 +53,8 @@ pub struct CommandSpec {
     /// How long output is still read after the command itself has ended, because a background child of it may
     /// hold the pipes for ever.
     pub drain: Duration,
+    /// What the kernel keeps it from; none means nothing.
+    pub confinement: Option<Arc<Confinement>>,
 }
 
 /// Which stream a chunk came from.
@@ -84,6 +88,8 @@ pub struct ProcessEnd {
     /// Pids that are known to be left (at most 64): what could not be killed in time. A later look may find them
     /// gone.
     pub survivors: Vec<u32>,
+    /// What the kernel kept it from, as it was put in force.
+    pub confinement: Option<Arc<Confinement>>,
 }
 
 impl ProcessEnd {
@@ -95,7 +101,7 @@ impl ProcessEnd {
         killed_background: bool,
     ) -> Self {
         let (level, survivors) = (ContainmentLevel::Group, Vec::new());
-        Self { status, stopped, output_held, killed_background, level, survivors }
+        Self { status, stopped, output_held, killed_background, level, survivors, confinement: None }
     }
 }
 
@@ -186,6 +192,14 @@ pub enum ProcessError {
         program: String,
         /// The system's own words.
         source: std::io::Error,
+    },
+    /// It was to be confined, and was not run because it could not be.
+    #[error("{program} was not run, because it could not be confined: {source}")]
+    Unconfined {
+        /// The program.
+        program: String,
+        /// Why.
+        source: ConfinementError,
     },
     /// The node that was to run it ended first.
     #[error("{program} was not run to its end: {reason}")]

@@ -105,6 +105,7 @@ pub(super) fn of_start(op: &str, error: &ProcessError) -> Box<ToolOutcome> {
         ProcessError::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => unsupported(
             "there is no git in the PATH that commands get here; the host has to install it or to extend that PATH",
         ),
+        ProcessError::Unconfined { .. } => unsupported(&format!("{op}: {error}")),
         ProcessError::Start { .. }
         | ProcessError::Containment { .. }
         | ProcessError::Wait { .. }

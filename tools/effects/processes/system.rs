@@ -32,6 +32,7 @@ use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use crate::cancellation::Cancellation;
+use crate::effects::processes::confinement::ConfinementError;
 use crate::effects::processes::containment::Containment;
 use crate::effects::processes::pipes::Pipes;
 use crate::effects::processes::shim::guarded::GuardedProcesses;
@@ -82,6 +83,10 @@ impl Processes for SystemProcesses {
 
 async fn run(command: &CommandSpec, sink: &dyn OutputSink, stop: &Cancellation) -> Result<ProcessEnd, ProcessError> {
     let program = &command.program;
+    if command.confinement.as_ref().is_some_and(|confinement| !confinement.is_off()) {
+        let source = ConfinementError::NeedsShim;
+        return Err(ProcessError::Unconfined { program: program.clone(), source });
+    }
     let lost = |source| ProcessError::Wait { program: program.clone(), source };
     // Before the start, or the end of a very short command could be missed.
     let mut exits =
@@ -324,6 +329,7 @@ mod tests {
             stdin: None,
             grace: Duration::from_millis(300),
             drain: Duration::from_millis(200),
+            confinement: None,
         }
     }
 

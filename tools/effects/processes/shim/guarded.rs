@@ -18,6 +18,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::handle::{HandOverError, Handed, Handle};
 use super::wire::{FINISH, Report, Request, STOP};
 use crate::cancellation::{CancelReason, Cancellation};
+use crate::effects::processes::confinement::checked::Checked;
+use crate::effects::processes::confinement::kernel::KernelSupport;
+use crate::effects::processes::confinement::{ConfinementError, Step};
 use crate::effects::processes::containment::{Containment, Unavailable};
 use crate::effects::processes::pipes::Pipes;
 use crate::effects::processes::system::find_program;
@@ -41,11 +44,19 @@ const LAST_READ: Duration = Duration::from_millis(20);
 #[derive(Clone)]
 pub struct GuardedProcesses {
     shim: Arc<Handle>,
+    kernel: Option<KernelSupport>,
 }
 
 impl GuardedProcesses {
     pub(in crate::effects::processes) fn new(executable: PathBuf, containment: Containment) -> Self {
-        Self { shim: Arc::new(Handle::new(executable, containment)) }
+        Self { shim: Arc::new(Handle::new(executable, containment)), kernel: None }
+    }
+
+    /// Takes this for what the kernel gives, instead of finding it out. It changes what is refused, and never what
+    /// is put in force.
+    #[must_use]
+    pub fn on_kernel(self, support: KernelSupport) -> Self {
+        Self { kernel: Some(support), ..self }
     }
 
     /// The level that commands run at, or are refused.
@@ -73,10 +84,11 @@ impl Processes for GuardedProcesses {
         sink: Arc<dyn OutputSink>,
         stop: Cancellation,
     ) -> BoxFuture<'static, Result<ProcessEnd, ProcessError>> {
-        let shim = Arc::clone(&self.shim);
+        let (shim, kernel) = (Arc::clone(&self.shim), self.kernel);
         Box::pin(async move {
             for _ in 0..ATTEMPTS {
-                let Some((handed, pipes)) = start(&shim, &command).await? else { continue };
+                let checked = check(&command, kernel).await?;
+                let Some((handed, pipes)) = start(&shim, &command, checked).await? else { continue };
                 match Attendance::new(&command, shim.level(), handed, pipes).attend(sink.as_ref(), &stop).await {
                     Ok(end) => return Ok(end),
                     Err(Failure::Process(error)) => return Err(error),
@@ -90,8 +102,31 @@ impl Processes for GuardedProcesses {
     }
 }
 
+/// Looks at what a command is to be confined to; none when to nothing.
+async fn check(command: &CommandSpec, kernel: Option<KernelSupport>) -> Result<Option<Checked>, ProcessError> {
+    let Some(confinement) = command.confinement.clone().filter(|confinement| !confinement.is_off()) else {
+        return Ok(None);
+    };
+    let (temporary, folder) = (command.environment.get("TMPDIR").cloned(), command.folder.clone());
+    let checking = tokio::task::spawn_blocking(move || {
+        kernel.unwrap_or_else(KernelSupport::of_this_machine).suffices(&confinement)?;
+        let checked = Checked::new(&confinement, temporary.as_deref())?;
+        checked.may_work_in(&folder)?;
+        Ok(checked)
+    });
+    let program = || command.program.clone();
+    match checking.await {
+        Ok(checked) => checked.map(Some).map_err(|source| ProcessError::Unconfined { program: program(), source }),
+        Err(error) => Err(ProcessError::Start { program: program(), source: io::Error::other(error) }),
+    }
+}
+
 /// Hands a command to a warden; nothing, when the one that was called is gone.
-async fn start(shim: &Handle, command: &CommandSpec) -> Result<Option<(Handed, Pipes)>, ProcessError> {
+async fn start(
+    shim: &Handle,
+    command: &CommandSpec,
+    checked: Option<Checked>,
+) -> Result<Option<(Handed, Pipes)>, ProcessError> {
     let refused = |source| ProcessError::Start { program: command.program.clone(), source };
     let handed = shim.call_warden().await.map_err(|error| match error {
         HandOverError::Io(error) => refused(error),
@@ -101,7 +136,7 @@ async fn start(shim: &Handle, command: &CommandSpec) -> Result<Option<(Handed, P
     })?;
     let path = command.environment.get("PATH").map_or("", String::as_str);
     let file = find_program(&command.program, path).ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
-    let request = Request::new(&file, command).and_then(|request| request.to_bytes()).map_err(refused)?;
+    let request = Request::new(&file, command, checked).and_then(|request| request.to_bytes()).map_err(refused)?;
     let folder = folder(command)?;
     let (pipes, far) = Pipes::open(command.stdin.clone()).map_err(refused)?;
     let mut descriptors = vec![folder.as_fd(), far.out.as_fd(), far.err.as_fd()];
@@ -164,6 +199,7 @@ impl<'a> Attendance<'a> {
             killed_background: gone.killed_background,
             level: self.level,
             survivors: gone.survivors,
+            confinement: self.command.confinement.clone(),
         })
     }
 
@@ -190,6 +226,14 @@ impl<'a> Attendance<'a> {
                         let source = io::Error::from_raw_os_error(errno);
                         let program = self.command.program.clone();
                         return Err(Failure::Process(ProcessError::Start { program, source }));
+                    }
+                    Some(Report::Unconfined { step, errno }) => {
+                        let Some(step) = Step::numbered(step) else {
+                            return Err(self.lost(io::ErrorKind::InvalidData.into()));
+                        };
+                        let source = ConfinementError::Step { step, source: io::Error::from_raw_os_error(errno) };
+                        let program = self.command.program.clone();
+                        return Err(Failure::Process(ProcessError::Unconfined { program, source }));
                     }
                     Some(Report::Unavailable { fault }) => {
                         let (program, level) = (self.command.program.clone(), self.level);

@@ -24,7 +24,7 @@ use rustix::net::{RecvFlags, recv};
 
 use super::confinement::{Hold, Ward};
 use super::fork::BROKEN;
-use super::launch::launch;
+use super::launch::{Launched, launch};
 use super::offspring::{self, Reaped};
 use super::seat::{Call, Handed, Received, Seat, receive, receive_request};
 use super::wire::{FINISH, Report, STOP};
@@ -111,22 +111,24 @@ fn run(seat: &Seat, ward: &Ward, call: Call) -> bool {
     let grace = handed.request.grace;
     drop(handed);
     match started {
-        Ok((leader, hold)) => Warden::new(lease, reports, leader, grace, hold).guard(&seat.exits),
+        // The folder for temporary files goes when nothing is left that could write to it.
+        Ok((Launched { leader, temporary: _temporary }, hold)) => {
+            Warden::new(lease, reports, leader, grace, hold).guard(&seat.exits)
+        }
         Err(report) => reports.write_all(&report.to_bytes()).is_ok(),
     }
 }
 
 /// Starts a command with what holds it; else what is to be reported.
-fn begin<'a>(seat: &Seat, ward: &'a Ward, handed: &Handed) -> Result<(Pid, Hold<'a>), Report> {
+fn begin<'a>(seat: &Seat, ward: &'a Ward, handed: &Handed) -> Result<(Launched, Hold<'a>), Report> {
     let hold = seat.confinement.hold(ward).map_err(|fault| Report::Unavailable { fault })?;
     let here = hold.folder_here(&handed.folder);
-    match fchdir(here.as_ref().unwrap_or(&handed.folder))
-        .and_then(|()| launch(&handed.request, &handed.streams, hold.cgroup()))
-    {
-        Ok(leader) => Ok((leader, hold)),
-        Err(errno) => {
+    let entered = fchdir(here.as_ref().unwrap_or(&handed.folder)).map_err(|errno| Report::Failed { errno: errno as i32 });
+    match entered.and_then(|()| launch(&handed.request, &handed.streams, hold.cgroup())) {
+        Ok(launched) => Ok((launched, hold)),
+        Err(report) => {
             hold.end();
-            Err(Report::Failed { errno: errno as i32 })
+            Err(report)
         }
     }
 }

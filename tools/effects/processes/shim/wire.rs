@@ -8,11 +8,12 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::effects::processes::confinement::checked::Checked;
 use crate::effects::processes::containment::{CgroupLimit, CgroupPlan, Containment, Unavailable};
 use crate::effects::processes::{CommandSpec, ContainmentLevel, ProcessStatus};
 
 /// The version of this conversation; the keeper tells it first.
-pub(super) const VERSION: i32 = 2;
+pub(super) const VERSION: i32 = 3;
 /// Longest request, in bytes; Linux runs no command whose arguments and environment are longer.
 pub(super) const REQUEST_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most survivors that are named.
@@ -21,8 +22,9 @@ pub(super) const SURVIVORS_MAX: usize = 64;
 const NUMBERS_MAX: usize = SURVIVORS_MAX + 1;
 /// Bytes before the numbers of a report: its kind, and how many follow.
 const REPORT_HEAD_BYTES: usize = 2;
-/// Bytes before the texts of a request: the length of all that follows the first four, grace, argument count.
-const REQUEST_HEAD_BYTES: usize = 12;
+/// Bytes before the texts of a request: the length of all that follows the first four, grace, argument count,
+/// confinement count.
+const REQUEST_HEAD_BYTES: usize = 16;
 
 /// Ends the command in order: TERM, its grace, KILL.
 pub(super) const STOP: u8 = b'T';
@@ -40,14 +42,16 @@ pub(super) struct Request {
     pub(super) environment: Vec<CString>,
     /// From TERM to KILL.
     pub(super) grace: Duration,
+    /// What it is to be kept from.
+    pub(super) confinement: Option<Checked>,
 }
 
 impl Request {
-    /// Takes what is needed of a command.
+    /// Takes what is needed of a command, and how it is to be confined.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] for a NUL in any text.
-    pub(super) fn new(file: &Path, command: &CommandSpec) -> io::Result<Self> {
+    pub(super) fn new(file: &Path, command: &CommandSpec, confinement: Option<Checked>) -> io::Result<Self> {
         let text = |text: String| CString::new(text).map_err(io::Error::from);
         let named = std::iter::once(&command.program).chain(&command.arguments);
         let variables = command.environment.iter().map(|(name, value)| text(format!("{name}={value}")));
@@ -56,6 +60,7 @@ impl Request {
             arguments: named.map(|argument| text(argument.clone())).collect::<io::Result<_>>()?,
             environment: variables.collect::<io::Result<_>>()?,
             grace: command.grace,
+            confinement,
         })
     }
 
@@ -65,17 +70,20 @@ impl Request {
     /// [`io::ErrorKind::ArgumentListTooLong`] beyond [`REQUEST_BYTES_MAX`].
     pub(super) fn to_bytes(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; REQUEST_HEAD_BYTES];
-        for text in std::iter::once(&self.file).chain(&self.arguments).chain(&self.environment) {
+        let confinement = self.confinement.as_ref().map(Checked::to_texts).unwrap_or_default();
+        let texts = confinement.iter().chain([&self.file]).chain(&self.arguments).chain(&self.environment);
+        for text in texts {
             bytes.extend_from_slice(text.as_bytes_with_nul());
         }
         let too_long = || io::Error::from(io::ErrorKind::ArgumentListTooLong);
         let length = u32::try_from(bytes.len() - 4).map_err(|_| too_long())?;
         let count = u32::try_from(self.arguments.len()).map_err(|_| too_long())?;
+        let confined = u32::try_from(confinement.len()).map_err(|_| too_long())?;
         if bytes.len() > REQUEST_BYTES_MAX {
             return Err(too_long());
         }
         let grace_ms = u32::try_from(self.grace.as_millis()).unwrap_or(u32::MAX);
-        for (at, number) in [length, grace_ms, count].into_iter().enumerate() {
+        for (at, number) in [length, grace_ms, count, confined].into_iter().enumerate() {
             bytes[at * 4..at * 4 + 4].copy_from_slice(&number.to_le_bytes());
         }
         Ok(bytes)
@@ -90,21 +98,29 @@ impl Request {
     /// Reads what follows the first four bytes.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (grace_ms, rest) = bytes.split_first_chunk::<4>()?;
-        let (count, mut rest) = rest.split_first_chunk::<4>()?;
+        let (count, rest) = rest.split_first_chunk::<4>()?;
+        let (confined, mut rest) = rest.split_first_chunk::<4>()?;
         let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
+        let confined = usize::try_from(u32::from_le_bytes(*confined)).ok()?;
         let mut texts = Vec::new();
         while !rest.is_empty() {
             let text = CStr::from_bytes_until_nul(rest).ok()?;
             rest = &rest[text.count_bytes() + 1..];
             texts.push(text.to_owned());
         }
+        // What is not understood as a confinement is no request, and never one without.
+        let confinement = match confined {
+            0 => None,
+            _ => Some(texts.get(..confined).and_then(Checked::from_texts)?),
+        };
+        texts.drain(..confined);
         if count == 0 || texts.len() <= count {
             return None;
         }
         let environment = texts.split_off(count + 1);
         let file = texts.remove(0);
         let grace = Duration::from_millis(u32::from_le_bytes(*grace_ms).into());
-        Some(Self { file, arguments: texts, environment, grace })
+        Some(Self { file, arguments: texts, environment, grace, confinement })
     }
 }
 
@@ -231,6 +247,13 @@ pub(super) enum Report {
         /// The system's number for the reason.
         errno: i32,
     },
+    /// The command was to be confined, and was not run because it could not be.
+    Unconfined {
+        /// The step that failed, by its number.
+        step: i32,
+        /// The system's number for the reason.
+        errno: i32,
+    },
     /// Commands cannot be held here as they should be.
     Unavailable {
         /// Why.
@@ -256,6 +279,7 @@ impl Report {
         let (kind, numbers) = match self {
             Self::Ready { version } => (b'R', vec![*version]),
             Self::Failed { errno } => (b'F', vec![*errno]),
+            Self::Unconfined { step, errno } => (b'C', vec![*step, *errno]),
             Self::Unavailable { fault } => (b'U', vec![fault.step.number(), fault.errno]),
             Self::Ended { status: ProcessStatus::Exited { code } } => (b'E', vec![0, *code]),
             Self::Ended { status: ProcessStatus::Signalled { signal } } => (b'E', vec![1, *signal]),
@@ -284,6 +308,7 @@ impl Report {
             _ if count > NUMBERS_MAX => None,
             (b'R', [version]) => Some(Self::Ready { version: *version }),
             (b'F', [errno]) => Some(Self::Failed { errno: *errno }),
+            (b'C', [step, errno]) => Some(Self::Unconfined { step: *step, errno: *errno }),
             (b'U', [step, errno]) => {
                 Step::from_number(*step).map(|step| Self::Unavailable { fault: Fault { step, errno: *errno } })
             }
@@ -310,6 +335,7 @@ mod tests {
 
     use super::{Fault, REQUEST_BYTES_MAX, Report, Request, SURVIVORS_MAX, Step, from_arguments, to_arguments};
     use crate::effects::processes::ProcessStatus;
+    use crate::effects::processes::confinement::checked::Checked;
     use crate::effects::processes::containment::{CgroupPlan, Containment};
 
     fn texts(texts: &[&str]) -> Vec<CString> {
@@ -322,6 +348,7 @@ mod tests {
             arguments: texts(arguments),
             environment: texts(environment),
             grace: Duration::from_millis(1500),
+            confinement: None,
         }
     }
 
@@ -339,6 +366,23 @@ mod tests {
         {
             assert_eq!(back(&request), Some(request));
         }
+        let confinement = Checked::from_texts(&texts(&["r10", "R/work", "D/keys", "T/tmp"]));
+        assert!(confinement.is_some());
+        let confined = Request { confinement, ..request(&["sh"], &["A="]) };
+        assert_eq!(back(&confined), Some(confined));
+    }
+
+    #[test]
+    fn a_confinement_that_is_not_understood_is_no_request() {
+        let confinement = Checked::from_texts(&texts(&["r10", "R/work"]));
+        let mut bytes = Request { confinement, ..request(&["sh"], &["A="]) }.to_bytes().unwrap();
+        let at = bytes.windows(3).position(|text| text == b"r10").unwrap();
+        bytes[at] = b'?';
+        assert_eq!(Request::from_bytes(&bytes[4..]), None);
+        // Nor are more texts than there are.
+        bytes[at] = b'r';
+        bytes[12] = 200;
+        assert_eq!(Request::from_bytes(&bytes[4..]), None);
     }
 
     #[test]
@@ -382,6 +426,7 @@ mod tests {
         let reports = [
             Report::Ready { version: 1 },
             Report::Failed { errno: 2 },
+            Report::Unconfined { step: 3, errno: 95 },
             Report::Unavailable { fault: Fault { step: Step::Namespace, errno: 1 } },
             Report::Unavailable { fault: Fault { step: Step::MemoryLimit, errno: 16 } },
             Report::Ended { status: ProcessStatus::Exited { code: 255 } },
