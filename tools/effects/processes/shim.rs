@@ -13,7 +13,7 @@
 //! end of file means that the host let go or died, even by SIGKILL, and ends the command at once.
 //!
 //! At the higher levels a warden is the first process of a PID namespace (`namespace`), or a command is born in a
-//! cgroup of its own (`cgroup`); `confinement` holds what differs, and `launch` what is done between fork and exec.
+//! cgroup of its own (`cgroup`); `enclosure` holds what differs, and `launch` what is done between fork and exec.
 //!
 //! What must stay true:
 //! - **A signal never reaches a stranger**: keeper and wardens signal only children that they have not reaped, and
@@ -22,7 +22,7 @@
 //! - **They hold nothing of the host** but the sockets they were given: no memory, no locks, no environment.
 
 pub(super) mod cgroup;
-mod confinement;
+mod enclosure;
 mod fork;
 pub mod guarded;
 mod handle;

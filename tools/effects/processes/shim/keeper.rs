@@ -25,7 +25,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::PidfdFlags;
 
 use super::cgroup::Leaf;
-use super::confinement::Confinement;
+use super::enclosure::Enclosure;
 use super::fork::{BROKEN, fork_into};
 use super::offspring::{self, Reaped};
 use super::seat::Seat;
@@ -129,7 +129,7 @@ impl Keeper {
         let exits = SignalFd::with_flags(&exits, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         // Without a list of children nothing can be promised.
         offspring::children()?;
-        let confinement = Confinement::prepare(containment)?;
+        let enclosure = Enclosure::prepare(containment)?;
         // A command of the same user could else take it over, or a warden, as a debugger does.
         set_dumpable(false)?;
         set_socket_timeout(&calls, Timeout::Recv, Some(IDLE_WAIT))?;
@@ -141,7 +141,7 @@ impl Keeper {
             exits,
             keeper: getpid(),
             keeper_end: rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).ok(),
-            confinement,
+            enclosure,
         };
         Ok(Self {
             seat,
@@ -179,7 +179,7 @@ impl Keeper {
                     // An ordinary end leaves nothing behind.
                     if self.wardens.remove(&pid) && status != (ProcessStatus::Exited { code: 0 }) {
                         self.dead += 1;
-                        self.left.extend(self.seat.confinement.left_by(pid));
+                        self.left.extend(self.seat.enclosure.left_by(pid));
                         self.broken_at = (status == ProcessStatus::Exited { code: BROKEN }).then(now);
                         self.expect_orphans();
                     }
@@ -270,7 +270,7 @@ impl Keeper {
     fn fork(&mut self, counted: bool) -> io::Result<()> {
         let answers = self.sweeps.iter().map(|sweep| sweep.answer.as_raw_fd());
         let not_theirs: Vec<i32> = answers.chain([self.host.as_raw_fd()]).collect();
-        let warden = fork_into(self.seat.confinement.birth(), || {
+        let warden = fork_into(self.seat.enclosure.birth(), || {
             // Only the keeper itself may hold these: their end is how the host sees the keeper's.
             for number in not_theirs {
                 let _ = close(number);

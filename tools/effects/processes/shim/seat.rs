@@ -16,7 +16,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::unistd::{Pid, getppid};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use super::confinement::Confinement;
+use super::enclosure::Enclosure;
 use super::launch::Streams;
 use super::wire::Request;
 
@@ -38,7 +38,7 @@ pub(super) struct Seat {
     /// The keeper's end, where there is a way to be told of it; its pid says nothing inside of a namespace.
     pub(super) keeper_end: Option<OwnedFd>,
     /// What commands are held with.
-    pub(super) confinement: Confinement,
+    pub(super) enclosure: Enclosure,
 }
 
 impl Seat {

@@ -22,7 +22,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::unistd::{Pid, chdir, fchdir, setsid};
 use rustix::net::{RecvFlags, recv};
 
-use super::confinement::{Hold, Ward};
+use super::enclosure::{Hold, Ward};
 use super::fork::BROKEN;
 use super::launch::{Launched, launch};
 use super::offspring::{self, Reaped};
@@ -46,7 +46,7 @@ pub(super) fn serve(seat: &Seat, mut counted: bool) -> i32 {
     // In a session of its own no signal to a group can meet it together with the host or the keeper.
     let _ = setsid();
     let _ = set_name(c"toolwarden-ward");
-    let Ok(ward) = seat.confinement.enter() else { return BROKEN };
+    let Ok(ward) = seat.enclosure.enter() else { return BROKEN };
     if set_child_subreaper(true).is_err() {
         return BROKEN;
     }
@@ -121,9 +121,10 @@ fn run(seat: &Seat, ward: &Ward, call: Call) -> bool {
 
 /// Starts a command with what holds it; else what is to be reported.
 fn begin<'a>(seat: &Seat, ward: &'a Ward, handed: &Handed) -> Result<(Launched, Hold<'a>), Report> {
-    let hold = seat.confinement.hold(ward).map_err(|fault| Report::Unavailable { fault })?;
+    let hold = seat.enclosure.hold(ward).map_err(|fault| Report::Unavailable { fault })?;
     let here = hold.folder_here(&handed.folder);
-    let entered = fchdir(here.as_ref().unwrap_or(&handed.folder)).map_err(|errno| Report::Failed { errno: errno as i32 });
+    let entered =
+        fchdir(here.as_ref().unwrap_or(&handed.folder)).map_err(|errno| Report::Failed { errno: errno as i32 });
     match entered.and_then(|()| launch(&handed.request, &handed.streams, hold.cgroup())) {
         Ok(launched) => Ok((launched, hold)),
         Err(report) => {

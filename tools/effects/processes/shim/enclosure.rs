@@ -1,4 +1,4 @@
-//! Confinement: what a keeper gives each warden, and each warden its command, at the level that the host chose.
+//! Enclosure: what a keeper gives each warden, and each warden its command, at the level that the host chose.
 //!
 //! What must stay true: it is tried out as a whole before the keeper says that it is ready, so that what is not
 //! available is known before any command is taken.
@@ -21,7 +21,7 @@ use super::wire::{Fault, Report, Step};
 use crate::effects::processes::containment::Containment;
 
 /// What all wardens of a keeper hold their commands with, besides being sub-reapers.
-pub(super) enum Confinement {
+pub(super) enum Enclosure {
     /// Nothing.
     None,
     /// Each warden is the first process of a namespace.
@@ -48,7 +48,7 @@ pub(super) enum Hold<'a> {
     Cgroup(Leaf),
 }
 
-impl Confinement {
+impl Enclosure {
     /// Tries out what the host chose.
     ///
     /// # Errors
