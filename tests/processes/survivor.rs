@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
@@ -69,6 +70,9 @@ pub(crate) fn play_nobody() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// How often a cgroup is tried to be removed, every 10 ms.
+const REMOVALS_MAX: usize = 300;
+
 /// Folders that nobody can use, gone afterwards.
 struct Place {
     folder: tempfile::TempDir,
@@ -121,9 +125,14 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(delegated) = &self.delegated {
-            let _ = std::fs::remove_dir(delegated.join("host"));
-            let _ = std::fs::remove_dir(delegated);
+        // A cgroup can be removed once the kernel has let go of its last process, which is a moment after its end.
+        for folder in self.delegated.iter().flat_map(|delegated| [delegated.join("host"), delegated.clone()]) {
+            for _ in 0..REMOVALS_MAX {
+                if std::fs::remove_dir(&folder).is_ok() || !folder.exists() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
         }
     }
 }
