@@ -23,7 +23,8 @@ use toolwarden::permission::{Judged, judge};
 use toolwarden::policy::compiled::CompiledPolicy;
 use toolwarden::prelude::*;
 use toolwarden::settlement::evidence::{Original, evidence};
-use toolwarden::settlement::projection::{ProjectionPolicy, project};
+use toolwarden::settlement::projection::project;
+use toolwarden::settlement::projection_policy::ProjectionPolicy;
 use toolwarden::settlement::sanitise::Sanitiser;
 use toolwarden_actors::accounts::AccountId;
 use toolwarden_actors::budget::Amount;
@@ -304,7 +305,7 @@ fn decisions(criterion: &mut Criterion) {
         let projection = ProjectionPolicy::default();
         bench.iter_batched(
             || text.clone(),
-            |text| evidence(&Original::of(&text), &project(&projection, text)),
+            |text| evidence(&Original::of(&text), &project(&projection, text, 0)),
             BatchSize::SmallInput,
         );
     });

@@ -41,7 +41,7 @@ use crate::run::RunLimits;
 use crate::scope::Confirming;
 use crate::scope::{CallLimits, Scope};
 use crate::session::{Session, SessionError, SessionPlan};
-use crate::settlement::projection::ProjectionPolicy;
+use crate::settlement::projection_policy::ProjectionPolicy;
 use crate::settlement::sanitise::{Sanitiser, SanitiserError};
 use crate::skill_limits::SkillLimits;
 use crate::supervision_tree::{MakeSink, SupervisionTree};
@@ -229,6 +229,7 @@ impl Runtime {
             child_budget: BudgetLimits::default(),
             calls: CallLimits::default(),
             runs: RunLimits::default(),
+            projection: ProjectionPolicy::default(),
         }
     }
 
@@ -294,6 +295,7 @@ pub struct SessionBuilder {
     child_budget: BudgetLimits,
     calls: CallLimits,
     runs: RunLimits,
+    projection: ProjectionPolicy,
 }
 
 impl SessionBuilder {
@@ -395,6 +397,14 @@ impl SessionBuilder {
         self
     }
 
+    /// How much of an output a model gets, for the whole life of the session and its children; the conservative
+    /// profile, when not said.
+    #[must_use]
+    pub fn projection(mut self, policy: ProjectionPolicy) -> Self {
+        self.projection = policy;
+        self
+    }
+
     /// Opens the session.
     ///
     /// # Errors
@@ -436,7 +446,7 @@ impl SessionBuilder {
             hooks: self.hooks,
             confirming: self.confirming,
             limits: self.calls,
-            projection: ProjectionPolicy::default(),
+            projection: self.projection,
             ancestry: Vec::new(),
             children: Some(children),
         };

@@ -562,7 +562,7 @@ fn settle(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, outc
         metadata.insert("sanitised".to_owned(), json!({ "removed": removed }));
     }
     let original = Original::of(&output);
-    let projection = project(&scope.projection, output);
+    let projection = project(&scope.projection, output, 0);
     attach(&mut metadata, evidence(&original, &projection));
     CallResult {
         id,

@@ -2,4 +2,5 @@
 
 pub mod evidence;
 pub mod projection;
+pub mod projection_policy;
 pub mod sanitise;

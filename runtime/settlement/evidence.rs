@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use toolwarden_tools::digest::Digest;
 
 use crate::settlement::projection::Projection;
+use crate::settlement::projection_policy::TRANSFORM_ALGORITHM;
 
 /// The metadata key under which evidence stands.
 pub const EVIDENCE_KEY: &str = "a3s_tool_result_evidence";
@@ -13,8 +14,6 @@ pub const EVIDENCE_KEY: &str = "a3s_tool_result_evidence";
 pub const EVIDENCE_SCHEMA: &str = "a3s.code.tool-result-evidence.v1";
 /// How tokens are estimated: a quarter of the bytes, rounded up.
 pub const TOKEN_ESTIMATOR: &str = "utf8-bytes-ceil-div-4/v1";
-/// The rules by which outputs are projected.
-pub const TRANSFORM_ALGORITHM: &str = "toolwarden.tool-result-transform.v1";
 
 /// How many facts an evidence has.
 const EVIDENCE_FIELDS: usize = 14;
@@ -83,11 +82,12 @@ mod tests {
     use serde_json::Value;
 
     use super::{Original, evidence};
-    use crate::settlement::projection::{ProjectionPolicy, project};
+    use crate::settlement::projection::project;
+    use crate::settlement::projection_policy::ProjectionPolicy;
 
     fn of(text: &str) -> Value {
         let original = Original::of(text);
-        evidence(&original, &project(&ProjectionPolicy::default(), text.to_owned()))
+        evidence(&original, &project(&ProjectionPolicy::default(), text.to_owned(), 0))
     }
 
     // The boundary cases with known answers.
