@@ -222,13 +222,11 @@ impl ArtifactStore {
         Ok(cell)
     }
 
-    /// Begins an artifact that is written piece by piece. Blocks for as long as the medium takes.
-    ///
-    /// # Errors
-    /// [`ArtifactError`].
-    pub fn begin(&self) -> Result<NewArtifact, ArtifactError> {
-        let bytes_max = self.limits.artifact_bytes_max;
-        Ok(NewArtifact { blob: self.blobs.begin()?, digest: RunningDigest::default(), bytes: 0, bytes_max })
+    /// Begins an artifact that is written piece by piece. Blocks for as long as the medium takes; what goes wrong
+    /// is told when it is published.
+    pub fn begin(&self) -> NewArtifact {
+        let (bytes_max, digest) = (self.limits.artifact_bytes_max, RunningDigest::default());
+        NewArtifact { blob: self.blobs.begin().map_err(ArtifactError::from), digest, bytes: 0, bytes_max }
     }
 
     /// Most bytes of one artifact.
@@ -263,7 +261,8 @@ impl ArtifactStore {
     /// # Errors
     /// [`ArtifactError`]; there is nothing to refer to then.
     pub async fn publish(&self, session: &SessionId, artifact: NewArtifact) -> Result<(), ArtifactError> {
-        let NewArtifact { mut blob, digest, bytes, .. } = artifact;
+        let NewArtifact { blob, digest, bytes, .. } = artifact;
+        let mut blob = blob?;
         let synced = blocking(move || blob.sync().map(|()| blob));
         self.name(session, Written { name: digest.finish(), bytes, blob: synced.await? }).await
     }
@@ -329,9 +328,10 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// An artifact on its way to the store; dropped, it is gone.
+/// An artifact on its way to the store; dropped, it is gone. Bytes are counted and hashed also when they cannot be
+/// stored any more.
 pub struct NewArtifact {
-    blob: Box<dyn NewBlob>,
+    blob: Result<Box<dyn NewBlob>, ArtifactError>,
     digest: RunningDigest,
     bytes: u64,
     bytes_max: u64,
@@ -339,18 +339,18 @@ pub struct NewArtifact {
 
 impl NewArtifact {
     /// Adds bytes.
-    ///
-    /// # Errors
-    /// [`ArtifactError`]; it cannot be stored then.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ArtifactError> {
-        let all = self.bytes + bytes.len() as u64;
-        if all > self.bytes_max {
-            return Err(ArtifactError::TooLarge { bytes: all, bytes_max: self.bytes_max });
-        }
-        self.blob.write(bytes)?;
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
         self.digest.update(bytes);
-        self.bytes = all;
-        Ok(())
+        let Ok(blob) = &mut self.blob else { return };
+        let written = match self.bytes > self.bytes_max {
+            true => Err(ArtifactError::TooLarge { bytes: self.bytes, bytes_max: self.bytes_max }),
+            false => blob.write(bytes).map_err(ArtifactError::from),
+        };
+        if let Err(error) = written {
+            // What was written by now goes.
+            self.blob = Err(error);
+        }
     }
 
     /// How many bytes it has by now.

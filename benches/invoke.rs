@@ -22,7 +22,7 @@ use toolwarden::event::EventLine;
 use toolwarden::permission::{Judged, judge};
 use toolwarden::policy::compiled::CompiledPolicy;
 use toolwarden::prelude::*;
-use toolwarden::settlement::evidence::{Original, evidence};
+use toolwarden::settlement::evidence::{ContentRef, Original, evidence};
 use toolwarden::settlement::projection::project;
 use toolwarden::settlement::projection_policy::ProjectionPolicy;
 use toolwarden::settlement::sanitise::Sanitiser;
@@ -305,7 +305,7 @@ fn decisions(criterion: &mut Criterion) {
         let projection = ProjectionPolicy::default();
         bench.iter_batched(
             || text.clone(),
-            |text| evidence(&Original::of(&text), &project(&projection, text, 0)),
+            |text| evidence(&Original::of(&text), &project(&projection, text, 0), ContentRef::Inline),
             BatchSize::SmallInput,
         );
     });

@@ -47,8 +47,8 @@ pub struct Projection {
 }
 
 impl Projection {
-    fn lossless(text: String) -> Self {
-        let bytes = text.len();
+    /// Of a text of this many bytes nothing was lost.
+    pub(crate) fn lossless(text: String, bytes: usize) -> Self {
         Self { text, loss: LossMode::None, shown_bytes: bytes, original_bytes: bytes }
     }
 
@@ -69,14 +69,19 @@ pub const LINE_ENDS_BYTES: usize = 2;
 
 /// Projects an output that is there as a whole. `line_bytes` is what the last line of a lossy one will need.
 pub fn project(policy: &ProjectionPolicy, original: String, line_bytes: usize) -> Projection {
-    if original.len() <= policy.max_output_bytes()
-        && policy.fold_threshold().is_none_or(|threshold| !has_run(original.as_bytes(), threshold))
-    {
-        return Projection::lossless(original);
+    if is_lossless(policy, &original) {
+        let bytes = original.len();
+        return Projection::lossless(original, bytes);
     }
     let mut projector = Projector::new(policy);
     projector.push(&original);
     projector.finish(line_bytes)
+}
+
+/// Whether a text certainly loses nothing; costs next to nothing for most.
+pub fn is_lossless(policy: &ProjectionPolicy, text: &str) -> bool {
+    text.len() <= policy.max_output_bytes()
+        && policy.fold_threshold().is_none_or(|threshold| !has_run(text.as_bytes(), threshold))
 }
 
 /// Projects an output that comes piece by piece.
