@@ -14,8 +14,11 @@ use toolwarden::policy::{PermissionPolicy, PolicyError};
 use toolwarden::run::RunLimits;
 use toolwarden::scope::Confirming;
 use toolwarden::session::{Session, SessionError};
+use toolwarden::settlement::projection_policy::ProjectionPolicy;
+use toolwarden_tools::effects::blobs::folder::FolderBlobs;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
 
+use crate::artifacts::{ArtifactArgs, ArtifactsError};
 use crate::attendant::{Attendance, Attendant, Killed};
 use crate::confirm::Asker;
 use crate::environment::Environment;
@@ -54,6 +57,13 @@ pub(crate) struct CallArgs {
     /// Write every event to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) events: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) artifacts: ArtifactArgs,
+
+    /// How much of an output a model gets: conservative, context-efficient, or a policy in a JSON file
+    #[arg(long, value_name = "PROFILE|FILE", default_value = "conservative")]
+    pub(crate) projection: String,
 }
 
 fn parse_timeout(text: &str) -> Result<Duration, String> {
@@ -78,6 +88,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) runs: RunLimits,
     pub(crate) tool_timeout: Option<Duration>,
+    pub(crate) artifacts: Option<FolderBlobs>,
+    pub(crate) projection: ProjectionPolicy,
     /// Whether a person may be asked, where there is one.
     pub(crate) may_ask: bool,
 }
@@ -92,6 +104,8 @@ impl<'a> Plan<'a> {
             model: Arc::new(ResearchModel),
             runs: RunLimits::default(),
             tool_timeout: None,
+            artifacts: None,
+            projection: ProjectionPolicy::default(),
             may_ask: false,
         }
     }
@@ -103,6 +117,9 @@ pub(crate) enum AssemblyError {
     /// A file or standard input cannot be taken.
     #[error(transparent)]
     Input(#[from] InputError),
+    /// The artifacts, or how outputs are projected.
+    #[error(transparent)]
+    Artifacts(#[from] ArtifactsError),
     /// The policy's text is wrong.
     #[error("the policy cannot be used: {0}")]
     Policy(#[from] PolicyError),
@@ -133,7 +150,12 @@ impl AssemblyError {
     /// Whether the command line can be mended to make it work.
     pub(crate) fn is_usage(&self) -> bool {
         match self {
-            Self::Input(_) | Self::Policy(_) | Self::Model { .. } | Self::Script(_) | Self::Events(_) => true,
+            Self::Input(_)
+            | Self::Policy(_)
+            | Self::Artifacts(_)
+            | Self::Model { .. }
+            | Self::Script(_)
+            | Self::Events(_) => true,
             Self::Build(error) => matches!(error, BuildError::Workspace(_) | BuildError::Policy(_)),
             Self::Session(_) | Self::Signals(_) => false,
         }
@@ -187,7 +209,11 @@ impl Assembly {
     pub(crate) async fn open(plan: Plan<'_>, with: &Surroundings) -> Result<Self, AssemblyError> {
         let signals = StopSignals::listen().map_err(AssemblyError::Signals)?;
         let events_file = plan.events.map(EventsFile::create).transpose()?;
-        let runtime = Runtime::builder()
+        let mut builder = Runtime::builder();
+        if let Some(blobs) = plan.artifacts {
+            builder = builder.artifact_blobs(Arc::new(blobs));
+        }
+        let runtime = builder
             // This program is its own sub-reaper shim: what leaves a command's group is found again.
             .processes(Arc::new(SystemProcesses::with_shim(OWN_PROGRAM)))
             .environment(with.environment.for_commands())
@@ -201,6 +227,7 @@ impl Assembly {
             .policy(plan.policy.clone())
             .model(plan.model)
             .run_limits(plan.runs)
+            .projection(plan.projection)
             // A person at a terminal sees the question and can end it; nobody else is waited for.
             .confirming(if asker.is_some() { Confirming::Park } else { Confirming::Unavailable });
         if let Some(timeout) = plan.tool_timeout {

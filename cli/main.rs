@@ -8,6 +8,7 @@ mod input;
 mod stop_signal;
 mod terminal;
 
+mod artifacts;
 mod confirm;
 mod events_file;
 

@@ -43,7 +43,7 @@ pub(crate) fn project(
     }
     let mut projector = Projector::new(policy);
     projector.push(&output);
-    let mut projection = projector.finish(line_bytes(tool));
+    let mut projection = projector.finish_excerpt(line_bytes(tool), spooled.is_some());
     let unkept = match spooled {
         Some(Spooled { artifact, original, .. }) => {
             let shown_bytes = match excerpt {

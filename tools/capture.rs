@@ -16,8 +16,9 @@ use crate::screen_text;
 
 /// Bytes kept from the start of an output.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Bytes kept from its end.
-pub const TAIL_BYTES_MAX: usize = 36 * 1024;
+/// Bytes kept from its end. Together with the head, the marker between them and what is said of the ending it stays
+/// below 100 KiB, so that no later cut takes the ending away.
+pub const TAIL_BYTES_MAX: usize = 35 * 1024;
 /// Longest line that is shown whole, in bytes.
 pub const LINE_BYTES_MAX: usize = 8 * 1024;
 /// Bytes shown from the start of a longer line; the rest of [`LINE_BYTES_MAX`] is shown from its end.

@@ -118,6 +118,11 @@ impl Projector {
 
     /// The projection of all pieces. `line_bytes` is what the last line of a lossy one will need.
     pub fn finish(self, line_bytes: usize) -> Projection {
+        self.finish_excerpt(line_bytes, false)
+    }
+
+    /// As [`Self::finish`], of a text that is less than the whole already, and so has its last line in any case.
+    pub(crate) fn finish_excerpt(self, line_bytes: usize, is_excerpt: bool) -> Projection {
         let Self { plain, fold, sample, policy } = self;
         let original_bytes = plain.total_bytes();
         let is_long = original_bytes > policy.max_output_bytes();
@@ -129,7 +134,8 @@ impl Projector {
         let transformed = sampled.or(folded);
         let is_transformed = transformed.is_some();
         let content = transformed.unwrap_or(plain);
-        let line_inside = if is_transformed && !policy.is_preview_only() { line_bytes } else { 0 };
+        let has_line = is_transformed || is_excerpt;
+        let line_inside = if has_line && !policy.is_preview_only() { line_bytes } else { 0 };
         let content_bytes = content.total_bytes();
         if content_bytes + line_inside <= policy.max_output_bytes()
             && let Some(text) = content.clone().whole()

@@ -223,3 +223,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_excerpt_leaves_room_for_the_line_about_its_whole() {
+    let policy = ProjectionPolicy::context_efficient();
+    for (bytes, loss) in [(102_165, LossMode::None), (102_166, LossMode::HeadTail)] {
+        let mut projector = Projector::new(&policy);
+        projector.push(&"x".repeat(bytes));
+        let projection = projector.finish_excerpt(LINE_BYTES, true);
+        assert_eq!(projection.loss, loss);
+        assert!(projection.text.len() + LINE_BYTES <= 102_400);
+    }
+}
