@@ -26,9 +26,8 @@ use toolwarden::settlement::evidence::{ContentRef, Original, evidence};
 use toolwarden::settlement::projection::project;
 use toolwarden::settlement::projection_policy::ProjectionPolicy;
 use toolwarden::settlement::sanitise::Sanitiser;
-use toolwarden_actors::accounts::AccountId;
 use toolwarden_actors::budget::Amount;
-use toolwarden_actors::budget_ledger::BudgetLedger;
+use toolwarden_actors::budget_ledger::{Account, BudgetLedger};
 use toolwarden_actors::bulkhead::Bulkhead;
 use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::journal::{Entry, Journal, JournalSink, start};
@@ -42,6 +41,10 @@ use toolwarden_tools::ids::ToolName;
 use toolwarden_tools::schema::Schema;
 
 use crate::pairing::{Pairing, drive, timed, verdict};
+
+/// The program's own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Calls in one turn of the comparison.
 const CALLS_A_TURN: usize = 200;
@@ -81,6 +84,10 @@ impl Noop {
 impl Tool for Noop {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn capabilities(&self, _arguments: &Value) -> Capabilities {
+        Capabilities { read_only: true, idempotent: true, ..Capabilities::conservative() }
     }
 
     fn call<'a>(&'a self, _ctx: &'a ToolContext, _arguments: Value) -> ToolFuture<'a> {
@@ -319,7 +326,7 @@ fn round_trips(criterion: &mut Criterion, runtime: &Tokio) {
         let root = bare_parent().await;
         let ledger = BudgetLedger::new();
         ledger.start(root.clone()).await.expect("a ledger");
-        ledger.open_account(account(), None, BudgetLimits::default()).await.expect("an account");
+        ledger.open_account(&account()).await.expect("an account");
         let lane = Bulkhead::new(Lane::Query, BulkheadLimits { permits: 32, queue_max: 1024, breaker: None });
         lane.start(root.clone()).await.expect("a lane");
         let journal = Journal::<Event>::new();
@@ -349,13 +356,14 @@ async fn until_cancelled(node: NodeHandle) {
     node.cancellation().cancelled().await;
 }
 
-fn account() -> AccountId {
-    AccountId::from("bench")
+/// An account with a limit: without one the ledger is not asked.
+fn account() -> Account {
+    Account::new("bench".into(), BudgetLimits { calls: Some(u64::MAX), ..BudgetLimits::default() })
 }
 
 async fn reserve(ledger: BudgetLedger) {
     let amount = Amount { calls: 1, ..Amount::default() };
-    ledger.reserve(account(), amount).await.expect("a reservation").settle(amount);
+    ledger.reserve(&account(), amount).await.expect("a reservation").settle(amount);
 }
 
 async fn acquire(lane: Bulkhead) {

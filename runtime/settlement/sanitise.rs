@@ -11,7 +11,7 @@ pub mod stream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::packed;
 use memchr::memmem;
 use regex::Regex;
 use serde_json::{Map, Value};
@@ -65,8 +65,9 @@ pub struct Sanitiser {
     private_key: Regex,
     credentials_word: memmem::Finder<'static>,
     credentials: Regex,
-    // None when a host has patterns of its own: nobody knows the words that those hold.
-    shape_words: Option<AhoCorasick>,
+    // None when a host has patterns of its own, for nobody knows the words that those hold, and on machines without
+    // the instructions for such a search.
+    shape_words: Option<packed::Searcher>,
     shapes: Regex,
     has_own_patterns: bool,
     /// Exact values with a blank in them.
@@ -99,9 +100,6 @@ pub enum SanitiserError {
     /// A pattern is no regular expression.
     #[error("not a usable pattern: {0}")]
     Pattern(#[from] regex::Error),
-    /// The words of the built-in shapes cannot be searched for.
-    #[error("the search for secrets cannot be built: {0}")]
-    Words(#[from] aho_corasick::BuildError),
 }
 
 impl Sanitiser {
@@ -120,7 +118,7 @@ impl Sanitiser {
         let shapes: Vec<String> =
             builtin.chain(patterns.iter().map(String::as_str)).map(|shape| format!("(?:{shape})")).collect();
         let shape_words = match patterns {
-            [] => Some(AhoCorasick::new(SECRET_SHAPES.iter().flat_map(|(words, _)| *words))?),
+            [] => packed::Searcher::new(SECRET_SHAPES.iter().flat_map(|(words, _)| *words)),
             _ => None,
         };
         let mut secrets = secrets;
@@ -222,7 +220,7 @@ impl Sanitiser {
     }
 
     fn may_hold_a_shape(&self, text: &str) -> bool {
-        self.shape_words.as_ref().is_none_or(|words| words.is_match(text))
+        self.shape_words.as_ref().is_none_or(|words| words.find(text).is_some())
     }
 }
 
