@@ -8,6 +8,8 @@
 //! permanent; the blobs are listed again, and the sessions, which come after it in the tree, begin anew with their
 //! references. Mailbox bound: one message for each call that is being settled with a loss. Reports: nothing.
 
+mod hashing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +18,12 @@ use std::time::Duration;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 use thiserror::Error;
 use tokio::sync::oneshot;
-use toolwarden_tools::digest::{Digest, RunningDigest};
+use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::blobs::{BlobError, BlobStat, Blobs, NewBlob, OpenBlob, open_checked};
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::ids::SessionId;
 
+use self::hashing::Hashing;
 use crate::millisecond::whole_ms;
 use crate::slot::{NotRunning, Slot};
 
@@ -225,8 +228,8 @@ impl ArtifactStore {
     /// Begins an artifact that is written piece by piece. Blocks for as long as the medium takes; what goes wrong
     /// is told when it is published.
     pub fn begin(&self) -> NewArtifact {
-        let (bytes_max, digest) = (self.limits.artifact_bytes_max, RunningDigest::default());
-        NewArtifact { blob: self.blobs.begin().map_err(ArtifactError::from), digest, bytes: 0, bytes_max }
+        let blob = self.blobs.begin().map_err(ArtifactError::from);
+        NewArtifact { blob, hashing: Hashing::new(), bytes_max: self.limits.artifact_bytes_max }
     }
 
     /// Most bytes of one artifact.
@@ -260,11 +263,11 @@ impl ArtifactStore {
     ///
     /// # Errors
     /// [`ArtifactError`]; there is nothing to refer to then.
-    pub async fn publish(&self, session: &SessionId, artifact: NewArtifact) -> Result<(), ArtifactError> {
-        let NewArtifact { blob, digest, bytes, .. } = artifact;
+    pub async fn publish(&self, session: &SessionId, artifact: WrittenArtifact) -> Result<(), ArtifactError> {
+        let WrittenArtifact { blob, name, bytes } = artifact;
         let mut blob = blob?;
         let synced = blocking(move || blob.sync().map(|()| blob));
-        self.name(session, Written { name: digest.finish(), bytes, blob: synced.await? }).await
+        self.name(session, Written { name, bytes, blob: synced.await? }).await
     }
 
     async fn name(&self, session: &SessionId, written: Written) -> Result<(), ArtifactError> {
@@ -332,19 +335,18 @@ async fn blocking<T: Send + 'static>(
 /// stored any more.
 pub struct NewArtifact {
     blob: Result<Box<dyn NewBlob>, ArtifactError>,
-    digest: RunningDigest,
-    bytes: u64,
+    hashing: Hashing,
     bytes_max: u64,
 }
 
 impl NewArtifact {
     /// Adds bytes.
     pub fn write(&mut self, bytes: &[u8]) {
-        self.bytes += bytes.len() as u64;
-        self.digest.update(bytes);
+        self.hashing.update(bytes);
         let Ok(blob) = &mut self.blob else { return };
-        let written = match self.bytes > self.bytes_max {
-            true => Err(ArtifactError::TooLarge { bytes: self.bytes, bytes_max: self.bytes_max }),
+        let all = self.hashing.bytes();
+        let written = match all > self.bytes_max {
+            true => Err(ArtifactError::TooLarge { bytes: all, bytes_max: self.bytes_max }),
             false => blob.write(bytes).map_err(ArtifactError::from),
         };
         if let Err(error) = written {
@@ -353,14 +355,33 @@ impl NewArtifact {
         }
     }
 
-    /// How many bytes it has by now.
+    /// All of it is written.
+    pub fn finish(self) -> WrittenArtifact {
+        let bytes = self.hashing.bytes();
+        match self.hashing.finish() {
+            Some(name) => WrittenArtifact { blob: self.blob, name, bytes },
+            // Without a digest there is nothing to name it by.
+            None => WrittenArtifact { blob: Err(ArtifactError::NotRunning), name: Digest::of(b""), bytes },
+        }
+    }
+}
+
+/// An artifact that is written and waits for its name; dropped, it is gone.
+pub struct WrittenArtifact {
+    blob: Result<Box<dyn NewBlob>, ArtifactError>,
+    name: Digest,
+    bytes: u64,
+}
+
+impl WrittenArtifact {
+    /// How many bytes it has.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The digest of its bytes by now.
-    pub fn digest(&self) -> Digest {
-        self.digest.clone().finish()
+    /// The digest of its bytes.
+    pub fn digest(&self) -> &Digest {
+        &self.name
     }
 }
 

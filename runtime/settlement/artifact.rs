@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use thiserror::Error;
-use toolwarden_actors::artifact_store::{ArtifactError, ArtifactStore, NewArtifact};
+use toolwarden_actors::artifact_store::{ArtifactError, ArtifactStore, WrittenArtifact};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::blobs::OpenBlob;
 use toolwarden_tools::ids::SessionId;
@@ -106,7 +106,7 @@ pub(crate) enum Whole {
     /// In memory.
     Text(Arc<str>),
     /// In the spool.
-    Spooled(Box<NewArtifact>),
+    Spooled(Box<WrittenArtifact>),
 }
 
 /// A text to be kept beside an output.

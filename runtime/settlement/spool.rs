@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use toolwarden_actors::artifact_store::{ArtifactStore, NewArtifact};
+use toolwarden_actors::artifact_store::{ArtifactStore, NewArtifact, WrittenArtifact};
 use toolwarden_tools::context::Spool;
 
 use super::evidence::Original;
@@ -31,7 +31,7 @@ struct Spooling {
 
 /// What was spooled, as a whole.
 pub(crate) struct Spooled {
-    pub(crate) artifact: NewArtifact,
+    pub(crate) artifact: WrittenArtifact,
     pub(crate) original: Original,
     /// How many pieces were taken out of it.
     pub(crate) removed: usize,
@@ -54,8 +54,9 @@ impl OutputSpool {
             writer.artifact.write(note.as_bytes());
         }
         let Writer { artifact, over_bytes, .. } = writer;
+        let artifact = artifact.finish();
         let bytes = usize::try_from(artifact.bytes()).unwrap_or(usize::MAX);
-        let original = Original::known(bytes, artifact.digest());
+        let original = Original::known(bytes, artifact.digest().clone());
         Some(Spooled { artifact, original, removed, over_bytes })
     }
 }
