@@ -246,7 +246,7 @@ impl ArtifactStore {
         if found > bytes_max {
             return Err(ArtifactError::TooLarge { bytes: found, bytes_max });
         }
-        if self.refer(session, name).await? {
+        if self.find(session, name, Some(found)).await? {
             return Ok(());
         }
         let blobs = Arc::clone(&self.blobs);
@@ -281,9 +281,13 @@ impl ArtifactStore {
     /// # Errors
     /// [`ArtifactError::NotRunning`].
     pub async fn refer(&self, session: &SessionId, name: &Digest) -> Result<bool, ArtifactError> {
+        self.find(session, name, None).await
+    }
+
+    async fn find(&self, session: &SessionId, name: &Digest, bytes: Option<u64>) -> Result<bool, ArtifactError> {
         self.used.store(true, Ordering::Relaxed);
         let (session, name) = (session.clone(), name.clone());
-        self.ask(|reply| StoreMessage::Refer { session, name, reply }).await
+        self.ask(|reply| StoreMessage::Refer { session, name, bytes, reply }).await
     }
 
     /// A session has ended; what it alone referred to may go.
@@ -436,7 +440,7 @@ impl From<NotRunning> for ArtifactError {
 }
 
 enum StoreMessage {
-    Refer { session: SessionId, name: Digest, reply: oneshot::Sender<bool> },
+    Refer { session: SessionId, name: Digest, bytes: Option<u64>, reply: oneshot::Sender<bool> },
     Publish { session: SessionId, written: Written, reply: oneshot::Sender<Result<(), ArtifactError>> },
     Release { session: SessionId },
     Status { reply: oneshot::Sender<ArtifactStatus> },
@@ -489,10 +493,11 @@ impl StoreState {
         }
     }
 
-    /// A session may refer to what is known and really there.
-    async fn refer(&mut self, session: &SessionId, name: &Digest) -> bool {
+    /// A session may refer to what is really there, with as many bytes as it must have, where that is known.
+    async fn refer(&mut self, session: &SessionId, name: &Digest, bytes: Option<u64>) -> bool {
         let (blobs, own) = (Arc::clone(&self.blobs), name.clone());
         match blocking(move || blobs.open(&own).map(|blob| blob.size_bytes())).await {
+            Ok(found) if bytes.is_some_and(|bytes| bytes != found) => false,
             Ok(bytes) => {
                 // Another process may have stored it.
                 self.machine.found(BlobStat { name: name.clone(), bytes, stored_unix_ms: self.clock.unix_ms() });
@@ -538,8 +543,8 @@ impl Actor for StoreActor {
     ) -> Result<(), ActorProcessingErr> {
         // An asker that is gone has its session to release what was stored for it.
         match message {
-            StoreMessage::Refer { session, name, reply } => {
-                let _ = reply.send(state.refer(&session, &name).await);
+            StoreMessage::Refer { session, name, bytes, reply } => {
+                let _ = reply.send(state.refer(&session, &name, bytes).await);
             }
             StoreMessage::Publish { session, written, reply } => {
                 let _ = reply.send(state.publish(&session, written).await);

@@ -54,9 +54,8 @@ use crate::lanes::Lanes;
 use crate::proposal::{Passage, Passed, Proposal, Stopped, short_name};
 use crate::refusal::Refusal;
 use crate::scope::Scope;
-use crate::settlement::artifact::{Side, Unkept};
-use crate::settlement::evidence::attach;
-use crate::settlement::proof::EXCERPT_KEY;
+use crate::settlement::artifact::{Side, Unkept, forget_claims};
+use crate::settlement::evidence::{EXCERPT_KEY, attach};
 use crate::settlement::sanitise::Sanitiser;
 use crate::settlement::sanitise::stream::Held;
 use crate::settlement::spool::OutputSpool;
@@ -682,6 +681,7 @@ fn settle(
 ) -> (CallResult, Option<Box<Unkept>>) {
     let (output, mut removed) = kernel.sanitiser.clean(outcome.output);
     let mut metadata = outcome.metadata;
+    forget_claims(&mut metadata);
     for value in metadata.values_mut() {
         removed += kernel.sanitiser.clean_value(value);
     }

@@ -462,6 +462,18 @@ impl RunStream {
     }
 }
 
+/// What a session refers to, released however it ends.
+struct References<'a> {
+    kernel: &'a Kernel,
+    scope: &'a Scope,
+}
+
+impl Drop for References<'_> {
+    fn drop(&mut self) {
+        self.kernel.artifacts.release(&self.scope.root_session);
+    }
+}
+
 /// The session's life, in its node.
 async fn live(
     kernel: Arc<Kernel>,
@@ -475,6 +487,7 @@ async fn live(
         drop(opened.send(Err(error)));
         return;
     }
+    let _references = References { kernel: &kernel, scope: &scope };
     kernel.tell(&scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
     if opened.send(Ok(node.clone())).is_ok() {
         let mut conversation = Vec::new();
@@ -500,7 +513,6 @@ async fn live(
     // Parts that are gone have nothing left to close.
     let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
     drop(kernel.ledger.close_account(scope.account.id().clone()).await);
-    kernel.artifacts.release(&scope.root_session);
     drop(kernel.write(&scope, EventKind::SessionClosed).await);
 }
 

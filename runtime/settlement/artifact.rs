@@ -16,6 +16,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::blobs::OpenBlob;
 use toolwarden_tools::ids::SessionId;
 
+use super::evidence::EXCERPT_KEY;
 use super::evidence::{ContentRef, Original, attach, evidence};
 use super::projection::{LINE_ENDS_BYTES, LossMode, Projection};
 use super::projection_policy::{BINDING_KEY, ProjectionPolicy};
@@ -89,6 +90,13 @@ impl FromStr for ArtifactUri {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("an artifact is named {URI_PREFIX}TOOL/ and the 64 hex digits of its sha256; copy it from a result")]
 pub struct MalformedUri;
+
+/// Takes away what a tool claims of what is told here alone.
+pub(crate) fn forget_claims(metadata: &mut Map<String, Value>) {
+    for key in [ARTIFACT_KEY, ARTIFACT_ERROR_KEY, BINDING_KEY, EXCERPT_KEY] {
+        metadata.shift_remove(key);
+    }
+}
 
 /// What the last line of a lossy output is when its whole is kept.
 pub fn kept_line(uri: &ArtifactUri) -> String {
@@ -191,7 +199,6 @@ impl Unkept {
                 ContentRef::Artifact(uri.to_string())
             }
             Err(error) => {
-                metadata.shift_remove(ARTIFACT_KEY);
                 tell(metadata, &error);
                 projection = projection.with_last_line(&format!("[the whole output is not kept: {}]", error.kind()));
                 ContentRef::Lost

@@ -10,6 +10,8 @@ use crate::settlement::projection_policy::TRANSFORM_ALGORITHM;
 
 /// The metadata key under which evidence stands.
 pub const EVIDENCE_KEY: &str = "a3s_tool_result_evidence";
+/// The metadata key that says that a tool gave less than the whole itself.
+pub const EXCERPT_KEY: &str = "excerpted_by_tool";
 /// The form of the evidence.
 pub const EVIDENCE_SCHEMA: &str = "a3s.code.tool-result-evidence.v1";
 /// How tokens are estimated: a quarter of the bytes, rounded up.

@@ -14,13 +14,12 @@ use toolwarden_tools::digest::{Digest, RunningDigest};
 
 use super::artifact::{ARTIFACT_KEY, ArtifactUri, kept_line, line_bytes};
 use super::evidence::{
-    EVIDENCE_KEY, EVIDENCE_SCHEMA, INLINE_PREFIX, LOST_PREFIX, TOKEN_ESTIMATOR, difference, estimated_tokens,
+    EVIDENCE_KEY, EVIDENCE_SCHEMA, EXCERPT_KEY, INLINE_PREFIX, LOST_PREFIX, TOKEN_ESTIMATOR, difference,
+    estimated_tokens,
 };
 use super::projection::{LossMode, Projection, Projector};
 use super::projection_policy::{BINDING_KEY, Binding, ProjectionPolicy, TRANSFORM_ALGORITHM};
 
-/// The metadata key that says that a tool gave less than the whole itself.
-pub const EXCERPT_KEY: &str = "excerpted_by_tool";
 /// How much of an original is read at a time, in bytes.
 const BUFFER_BYTES: usize = 256 * 1024;
 

@@ -58,8 +58,9 @@ impl CleanStream {
             if rest.is_empty() {
                 return;
             }
-            // A full block has more than is ever held, so it gets shorter each time.
-            let held = self.block.split_off(sanitiser.settled_bytes(&self.block).max(1));
+            // A full block has more than is ever held; all of it goes on before none of it does.
+            let settled = Some(sanitiser.settled_bytes(&self.block)).filter(|bytes| *bytes > 0);
+            let held = self.block.split_off(settled.unwrap_or(self.block.len()));
             let ready = std::mem::replace(&mut self.block, held);
             self.clean(sanitiser, ready, sink);
         }
