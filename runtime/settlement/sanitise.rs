@@ -70,7 +70,7 @@ pub struct Sanitiser {
     shape_words: Option<packed::Searcher>,
     shapes: Regex,
     has_own_patterns: bool,
-    /// Exact values with a blank in them.
+    /// Exact values that are not of one word of ASCII.
     broken_secrets: Vec<String>,
     provider: Option<Arc<dyn SecurityProvider>>,
 }
@@ -133,7 +133,11 @@ impl Sanitiser {
             shape_words,
             shapes: Regex::new(&shapes.join("|"))?,
             has_own_patterns: !patterns.is_empty(),
-            broken_secrets: secrets.iter().filter(|s| s.contains(|c: char| c.is_ascii_whitespace())).cloned().collect(),
+            broken_secrets: secrets
+                .iter()
+                .filter(|secret| !secret.bytes().all(|b| b.is_ascii_graphic()))
+                .cloned()
+                .collect(),
             provider: None,
         })
     }

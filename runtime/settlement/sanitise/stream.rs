@@ -28,7 +28,9 @@ impl Held {
     /// Takes the next piece and gives on what can go, not cleaned yet.
     pub fn push(&mut self, sanitiser: &Sanitiser, piece: &str) -> Option<String> {
         self.text.push_str(piece);
-        let rest = self.text.split_off(sanitiser.settled_bytes(&self.text));
+        let settled = sanitiser.settled_bytes(&self.text);
+        let settled = if sanitiser.begins_nothing(&self.text[settled..]) { self.text.len() } else { settled };
+        let rest = self.text.split_off(settled);
         let ready = std::mem::replace(&mut self.text, rest);
         (!ready.is_empty()).then_some(ready)
     }
@@ -89,7 +91,7 @@ impl Sanitiser {
         // The patterns of a host may hold blanks; that they hold line ends is not supported here.
         let mut settled = match self.has_own_patterns {
             true => begun_line(b'\n'),
-            false => text.rfind(|c: char| c.is_ascii_whitespace()).map_or(0, |at| at + 1),
+            false => begun_word(text),
         };
         for secret in &self.broken_secrets {
             let begun = (1..secret.len().min(text.len() + 1))
@@ -114,12 +116,33 @@ impl Sanitiser {
         if text.len() - settled > HELD_BYTES_MAX { self.uncut(text) } else { settled }
     }
 
+    /// Whether no secret can begin in these last bytes: they are digits and signs, and not those of an exact value.
+    fn begins_nothing(&self, rest: &str) -> bool {
+        let is_plain = |byte: u8| byte.is_ascii_digit() || (byte.is_ascii_punctuation() && byte != b'-');
+        let begins = |secret: &[u8]| (1..secret.len()).any(|bytes| rest.as_bytes().ends_with(&secret[..bytes]));
+        !self.has_own_patterns
+            && rest.bytes().all(is_plain)
+            && !self.secrets.iter().any(|secret| begins(secret.needle()))
+    }
+
     /// A place near the end of a text without blanks at which no secret is cut.
     fn uncut(&self, text: &str) -> usize {
         let cut = text.floor_char_boundary(text.len() - UNBROKEN_SECRET_BYTES_MAX);
         let from = text.floor_char_boundary(cut.saturating_sub(UNBROKEN_SECRET_BYTES_MAX));
         self.secret_around(&text[from..], cut - from).map_or(cut, |begins_at| from + begins_at)
     }
+}
+
+/// Where the last word begins: behind a blank, or behind a letter beyond ASCII, which no token has.
+fn begun_word(text: &str) -> usize {
+    let blank = text.rfind(|c: char| c.is_ascii_whitespace()).map_or(0, |at| at + 1);
+    let word = &text[blank..];
+    if word.contains("://") {
+        // A password may have such letters.
+        return blank;
+    }
+    let letter = word.char_indices().rev().find(|(_, c)| !c.is_ascii() && c.is_alphanumeric());
+    blank + letter.map_or(0, |(at, c)| at + c.len_utf8())
 }
 
 #[cfg(test)]
@@ -182,6 +205,13 @@ mod tests {
         assert_eq!(held.push(&sanitiser, " two"), Some("two ".to_owned()), "what may be a value's beginning waits");
         assert_eq!(held.push(&sanitiser, " thr\n"), Some("two thr\n".to_owned()));
         assert_eq!(held.finish(), None);
+        for piece in ["12", "34", "…那里", "没有空格", "%"] {
+            assert_eq!(held.push(&sanitiser, piece), Some(piece.to_owned()));
+        }
+        assert_eq!(held.push(&sanitiser, "https://me:pä"), None);
+        assert_eq!(held.push(&sanitiser, "ss@host "), Some("https://me:päss@host ".to_owned()));
+        let pin = Sanitiser::new(vec!["123456".into()], &[]).unwrap();
+        assert_eq!(shown(&pin, &["7123", "456 8"]), "7[redacted] 8");
     }
 
     #[test]
