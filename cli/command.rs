@@ -6,6 +6,7 @@
 pub(crate) mod artifact;
 pub(crate) mod ask;
 pub(crate) mod call;
+pub(crate) mod doctor;
 pub(crate) mod tools;
 pub(crate) mod verify_evidence;
 
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     Artifact(artifact::ArtifactCommandArgs),
     /// Check what a result says about itself
     VerifyEvidence(verify_evidence::VerifyEvidenceArgs),
+    /// Show what this machine lets toolwarden do, and why not more
+    Doctor(doctor::DoctorArgs),
 }
 
 /// How a command ended.
@@ -101,6 +104,7 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Tools(args) => tools::list(args, with).await,
         Command::Artifact(args) => artifact::artifact(args, with),
         Command::VerifyEvidence(args) => verify_evidence::verify_evidence(&args, with),
+        Command::Doctor(args) => doctor::examine(args, with).await,
     };
     match ended {
         Ok(End::Done) => ExitCode::SUCCESS,
