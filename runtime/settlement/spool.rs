@@ -75,7 +75,12 @@ impl Spool for OutputSpool {
                 over_bytes: 0,
             },
         });
-        clean.push(&self.sanitiser, &String::from_utf8_lossy(bytes), &mut |text| writer.write(text));
+        let mut text = String::from_utf8_lossy(bytes);
+        // Shown as tools show it: a NUL is data as often as not, and the sanitiser would take it away.
+        if text.contains('\0') {
+            text = text.replace('\0', "␀").into();
+        }
+        clean.push(&self.sanitiser, &text, &mut |text| writer.write(text));
     }
 }
 
@@ -128,9 +133,9 @@ mod tests {
         let spool = spool(1 << 20);
         assert!(spool.finish().is_none());
         spool.write(b"a zz9-pl");
-        spool.write(b"ural-z b\xff\x1b[31m");
+        spool.write(b"ural-z b\xff\0\x1b[31m");
         let spooled = spool.finish().unwrap();
-        let expected = "a [redacted] b\u{fffd}";
+        let expected = "a [redacted] b\u{fffd}␀";
         assert_eq!(
             (spooled.original.bytes(), spooled.original.digest()),
             (expected.len(), &Digest::of(expected.as_bytes()))
