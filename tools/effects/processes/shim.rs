@@ -12,8 +12,12 @@
 //! children (ECHILD), which is the proof that nothing is left. The socket between host and warden is the lease: its
 //! end of file means that the host let go or died, even by SIGKILL, and ends the command at once.
 //!
+//! At the higher levels a warden is the first process of a PID namespace (`namespace`), or a command is born in a
+//! cgroup of its own (`cgroup`); `confinement` holds what differs, and `launch` what is done between fork and exec.
+//!
 //! What must stay true:
-//! - **A signal never reaches a stranger**: keeper and wardens signal only children that they have not reaped.
+//! - **A signal never reaches a stranger**: keeper and wardens signal only children that they have not reaped, and
+//!   all of a namespace or a cgroup that they made.
 //! - **They have one thread**, so that forking without exec is sound; so [`enter_if_asked`] comes before all else.
 //! - **They hold nothing of the host** but the sockets they were given: no memory, no locks, no environment.
 
