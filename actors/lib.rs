@@ -31,6 +31,7 @@ pub mod dynamic_supervision;
 mod nursery;
 pub mod supervision;
 
+pub mod artifact_store;
 pub mod budget_ledger;
 pub mod bulkhead;
 pub mod confirmations;

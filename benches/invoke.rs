@@ -22,8 +22,9 @@ use toolwarden::event::EventLine;
 use toolwarden::permission::{Judged, judge};
 use toolwarden::policy::compiled::CompiledPolicy;
 use toolwarden::prelude::*;
-use toolwarden::settlement::evidence::{Original, evidence};
-use toolwarden::settlement::projection::{ProjectionPolicy, project};
+use toolwarden::settlement::evidence::{ContentRef, Original, evidence};
+use toolwarden::settlement::projection::project;
+use toolwarden::settlement::projection_policy::ProjectionPolicy;
 use toolwarden::settlement::sanitise::Sanitiser;
 use toolwarden_actors::budget::Amount;
 use toolwarden_actors::budget_ledger::{Account, BudgetLedger};
@@ -311,7 +312,7 @@ fn decisions(criterion: &mut Criterion) {
         let projection = ProjectionPolicy::default();
         bench.iter_batched(
             || text.clone(),
-            |text| evidence(&Original::of(&text), &project(&projection, text)),
+            |text| evidence(&Original::of(&text), &project(&projection, text, 0), ContentRef::Inline),
             BatchSize::SmallInput,
         );
     });

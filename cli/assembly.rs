@@ -14,9 +14,12 @@ use toolwarden::policy::{PermissionPolicy, PolicyError};
 use toolwarden::run::RunLimits;
 use toolwarden::scope::Confirming;
 use toolwarden::session::{Session, SessionError};
+use toolwarden::settlement::projection_policy::ProjectionPolicy;
+use toolwarden_tools::effects::blobs::folder::FolderBlobs;
 use toolwarden_tools::effects::processes::confinement::Confinement;
 use toolwarden_tools::effects::processes::containment::Unavailable;
 
+use crate::artifacts::{ArtifactArgs, ArtifactsError};
 use crate::attendant::{Attendance, Attendant, Killed};
 use crate::confirm::Asker;
 use crate::containment::Level;
@@ -61,6 +64,13 @@ pub(crate) struct CallArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) events: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) artifacts: ArtifactArgs,
+
+    /// How much of an output a model gets: conservative, context-efficient, or a policy in a JSON file
+    #[arg(long, value_name = "PROFILE|FILE", default_value = "conservative")]
+    pub(crate) projection: String,
+
     /// How far commands are held; refused where that is not available [default: sub_reaper]
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) containment: Option<Level>,
@@ -88,6 +98,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) runs: RunLimits,
     pub(crate) tool_timeout: Option<Duration>,
+    pub(crate) artifacts: Option<FolderBlobs>,
+    pub(crate) projection: ProjectionPolicy,
     /// What the kernel keeps commands from.
     pub(crate) sandbox: Confinement,
     /// How far commands are held, if that was asked for.
@@ -106,6 +118,8 @@ impl<'a> Plan<'a> {
             model: Arc::new(ResearchModel),
             runs: RunLimits::default(),
             tool_timeout: None,
+            artifacts: None,
+            projection: ProjectionPolicy::default(),
             sandbox: Confinement::default(),
             containment: None,
             may_ask: false,
@@ -119,6 +133,9 @@ pub(crate) enum AssemblyError {
     /// A file or standard input cannot be taken.
     #[error(transparent)]
     Input(#[from] InputError),
+    /// The artifacts, or how outputs are projected.
+    #[error(transparent)]
+    Artifacts(#[from] ArtifactsError),
     /// The policy's text is wrong.
     #[error("the policy cannot be used: {0}")]
     Policy(#[from] PolicyError),
@@ -159,6 +176,7 @@ impl AssemblyError {
         match self {
             Self::Input(_)
             | Self::Policy(_)
+            | Self::Artifacts(_)
             | Self::Model { .. }
             | Self::Script(_)
             | Self::Events(_)
@@ -217,7 +235,11 @@ impl Assembly {
         // This program is its own shim: what leaves a command's group is found again.
         let processes = Level::processes(plan.containment).await.map_err(refused)?;
         let events_file = plan.events.map(EventsFile::create).transpose()?;
-        let runtime = Runtime::builder()
+        let mut builder = Runtime::builder();
+        if let Some(blobs) = plan.artifacts {
+            builder = builder.artifact_blobs(Arc::new(blobs));
+        }
+        let runtime = builder
             .processes(processes)
             .environment(with.environment.for_commands())
             .secrets(with.environment.secrets())
@@ -230,6 +252,7 @@ impl Assembly {
             .policy(plan.policy.clone())
             .model(plan.model)
             .run_limits(plan.runs)
+            .projection(plan.projection)
             .sandbox(plan.sandbox)
             // A person at a terminal sees the question and can end it; nobody else is waited for.
             .confirming(if asker.is_some() { Confirming::Park } else { Confirming::Unavailable });

@@ -3,17 +3,22 @@
 //! Exit codes: 0 it did what it was asked, 1 it did not, 2 the command line has to be mended, 128 and the signal's
 //! number (130 for Ctrl-C) when it was told to end before it was done.
 
+pub(crate) mod artifact;
 pub(crate) mod ask;
 pub(crate) mod call;
 pub(crate) mod doctor;
 pub(crate) mod tools;
+pub(crate) mod verify_evidence;
 
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use thiserror::Error;
 use toolwarden::session::SessionError;
+use toolwarden::settlement::proof::ProofError;
+use toolwarden_tools::effects::blobs::BlobError;
 
+use crate::artifacts::ArtifactsError;
 use crate::assembly::{AssemblyError, Surroundings};
 use crate::attendant::Killed;
 use crate::input::InputError;
@@ -29,6 +34,10 @@ pub(crate) enum Command {
     Call(call::CallToolArgs),
     /// List the tools
     Tools(tools::ToolsArgs),
+    /// Read the whole of outputs that were shown in part
+    Artifact(artifact::ArtifactCommandArgs),
+    /// Check what a result says about itself
+    VerifyEvidence(verify_evidence::VerifyEvidenceArgs),
     /// Show what this machine lets toolwarden do, and why not more
     Doctor(doctor::DoctorArgs),
 }
@@ -56,6 +65,15 @@ pub(crate) enum CommandError {
     /// The runtime or the session did not come up.
     #[error(transparent)]
     Assembly(#[from] AssemblyError),
+    /// The artifacts cannot be used.
+    #[error(transparent)]
+    Artifacts(#[from] ArtifactsError),
+    /// An artifact cannot be read.
+    #[error("the artifact cannot be read: {0}")]
+    Blob(BlobError),
+    /// Evidence cannot be checked.
+    #[error(transparent)]
+    Proof(#[from] ProofError),
     /// The session did not take the work.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -70,9 +88,10 @@ pub(crate) enum CommandError {
 impl CommandError {
     fn is_usage(&self) -> bool {
         match self {
-            Self::Input(_) | Self::Usage(_) => true,
+            Self::Input(_) | Self::Usage(_) | Self::Artifacts(_) => true,
+            Self::Proof(error) => !matches!(error, ProofError::Lost | ProofError::NotText | ProofError::Io(_)),
             Self::Assembly(error) => error.is_usage(),
-            Self::Session(_) | Self::Json(_) | Self::Output(_) => false,
+            Self::Blob(_) | Self::Session(_) | Self::Json(_) | Self::Output(_) => false,
         }
     }
 }
@@ -83,6 +102,8 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Ask(args) => ask::ask(args, with).await,
         Command::Call(args) => call::call(args, with).await,
         Command::Tools(args) => tools::list(args, with).await,
+        Command::Artifact(args) => artifact::artifact(args, with),
+        Command::VerifyEvidence(args) => verify_evidence::verify_evidence(&args, with),
         Command::Doctor(args) => doctor::examine(args, with).await,
     };
     match ended {

@@ -4,6 +4,7 @@
 //! every output, for a tool may find the same value in a file.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use toolwarden_tools::builtin::bash::allowed_environment;
 
@@ -43,6 +44,13 @@ impl Environment {
         secrets.into_iter().map(str::to_owned).collect()
     }
 
+    /// Where this program may keep what it needs again later; none when nothing says where the user's files are.
+    pub(crate) fn state_folder(&self) -> Option<PathBuf> {
+        let absolute = |name: &str| self.variables.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+        Some(state.join("toolwarden"))
+    }
+
     /// Whether the terminal, if there is one, can move its cursor.
     pub(crate) fn terminal_can_draw(&self) -> bool {
         self.variables.get("TERM").is_some_and(|terminal| !terminal.is_empty() && terminal != "dumb")
@@ -72,6 +80,14 @@ mod tests {
         assert_eq!(environment.secrets(), ["12345678", "abcdefghij"]);
         let passed: Vec<String> = environment.for_commands().into_keys().collect();
         assert_eq!(passed, ["HOME", "PATH"]);
+    }
+
+    #[test]
+    fn state_is_kept_where_the_user_says() {
+        let folder = |variables: &[(&str, &str)]| environment(variables).state_folder();
+        assert_eq!(folder(&[("HOME", "/home/a")]), Some("/home/a/.local/state/toolwarden".into()));
+        assert_eq!(folder(&[("HOME", "/home/a"), ("XDG_STATE_HOME", "/s")]), Some("/s/toolwarden".into()));
+        assert_eq!(folder(&[("HOME", "relative"), ("XDG_STATE_HOME", "")]), None);
     }
 
     #[test]

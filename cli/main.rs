@@ -10,6 +10,7 @@ mod sandbox;
 mod stop_signal;
 mod terminal;
 
+mod artifacts;
 mod confirm;
 mod events_file;
 

@@ -164,6 +164,19 @@ pub(crate) fn print(text: &str) -> Result<(), OutputError> {
     }
 }
 
+/// Writes bytes to standard output as they are; false when the reader has gone away, and has read enough.
+///
+/// # Errors
+/// [`OutputError`] when they cannot be kept, as on a full disk.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<bool, OutputError> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(OutputError(error)),
+    }
+}
+
 /// A line that is cut at the terminal's edge.
 fn line_style() -> ProgressStyle {
     ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner())

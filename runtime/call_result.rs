@@ -43,6 +43,7 @@ impl CallResult {
             attachments: self.attachments.clone(),
             error: self.error_kind.clone(),
             trust: self.trust,
+            ..ToolOutcome::default()
         }
     }
 }

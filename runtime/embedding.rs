@@ -8,6 +8,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use thiserror::Error;
 use toolwarden_actors::accounts::AccountId;
+use toolwarden_actors::artifact_store::{ArtifactError, ArtifactLimits, ArtifactStatus, ArtifactStore};
 use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::budget_ledger::BudgetLedger;
@@ -16,6 +17,9 @@ use toolwarden_actors::confirmations::Confirmations;
 use toolwarden_actors::journal::{Journal, JournalError, JournalSink, JournalStatus, Reader};
 use toolwarden_tools::catalog::{CatalogOptions, builtin_tools};
 use toolwarden_tools::effects::Effects;
+use toolwarden_tools::effects::blobs::folder::FolderBlobs;
+use toolwarden_tools::effects::blobs::memory::MemoryBlobs;
+use toolwarden_tools::effects::blobs::{BlobError, Blobs};
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::effects::files::FileError;
 use toolwarden_tools::effects::processes::Processes;
@@ -44,8 +48,8 @@ use crate::run::RunLimits;
 use crate::scope::Confirming;
 use crate::scope::{CallLimits, Scope};
 use crate::session::{Session, SessionError, SessionPlan};
-use crate::settlement::projection::ProjectionPolicy;
-use crate::settlement::sanitise::{Sanitiser, SanitiserError};
+use crate::settlement::projection_policy::ProjectionPolicy;
+use crate::settlement::sanitise::{Sanitiser, SanitiserError, SecurityProvider};
 use crate::skill_limits::SkillLimits;
 use crate::supervision_tree::{MakeSink, SupervisionTree};
 
@@ -74,6 +78,9 @@ pub enum BuildError {
     /// A secret or pattern cannot be used.
     #[error(transparent)]
     Sanitiser(#[from] SanitiserError),
+    /// The folder of artifacts cannot be used.
+    #[error("the folder for artifacts cannot be used: {0}")]
+    Artifacts(#[from] BlobError),
     /// The workspace cannot be used.
     #[error("the workspace cannot be opened: {0}")]
     Workspace(#[from] FileError),
@@ -104,7 +111,20 @@ pub struct RuntimeBuilder {
     lanes: LaneLimits,
     secrets: Vec<String>,
     secret_patterns: Vec<String>,
+    security_provider: Option<Arc<dyn SecurityProvider>>,
+    artifacts: ArtifactPlace,
+    artifact_limits: ArtifactLimits,
     make_sink: MakeSink,
+}
+
+/// Most bytes of artifacts that are kept in memory, where no folder is given.
+pub const MEMORY_ARTIFACT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Where artifacts are kept.
+enum ArtifactPlace {
+    Memory,
+    Folder(PathBuf),
+    Blobs(Arc<dyn Blobs>),
 }
 
 impl RuntimeBuilder {
@@ -152,6 +172,35 @@ impl RuntimeBuilder {
         self
     }
 
+    /// A say of the host's own in what nobody may see, behind the built-in rules.
+    #[must_use]
+    pub fn security_provider(mut self, provider: Arc<dyn SecurityProvider>) -> Self {
+        self.security_provider = Some(provider);
+        self
+    }
+
+    /// The folder in which the whole of what was shown in part is kept; made when it is not there. Without this it
+    /// is kept in memory, up to [`MEMORY_ARTIFACT_BYTES_MAX`], and gone with the process.
+    #[must_use]
+    pub fn artifact_folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.artifacts = ArtifactPlace::Folder(folder.into());
+        self
+    }
+
+    /// Keeps artifacts in a store of the host's own.
+    #[must_use]
+    pub fn artifact_blobs(mut self, blobs: Arc<dyn Blobs>) -> Self {
+        self.artifacts = ArtifactPlace::Blobs(blobs);
+        self
+    }
+
+    /// How much is kept, and for how long.
+    #[must_use]
+    pub fn artifact_limits(mut self, limits: ArtifactLimits) -> Self {
+        self.artifact_limits = limits;
+        self
+    }
+
     /// Where events are kept; called for each start of the journal.
     #[must_use]
     pub fn event_sink(
@@ -167,13 +216,22 @@ impl RuntimeBuilder {
     /// # Errors
     /// [`BuildError`].
     pub async fn build(self) -> Result<Runtime, BuildError> {
+        let sanitiser = Sanitiser::new(self.secrets, &self.secret_patterns)?;
+        let blobs: Arc<dyn Blobs> = match self.artifacts {
+            ArtifactPlace::Folder(path) => Arc::new(FolderBlobs::open(&path)?),
+            ArtifactPlace::Blobs(blobs) => blobs,
+            ArtifactPlace::Memory => {
+                Arc::new(MemoryBlobs::new(Arc::clone(&self.effects.clock), MEMORY_ARTIFACT_BYTES_MAX))
+            }
+        };
         let kernel = Arc::new(Kernel {
             effects: self.effects,
             journal: Journal::new(),
             ledger: BudgetLedger::new(),
             confirmations: Confirmations::new(),
             lanes: Lanes::new(&self.lanes),
-            sanitiser: Sanitiser::new(self.secrets, &self.secret_patterns)?,
+            sanitiser: Arc::new(sanitiser.with_provider(self.security_provider)),
+            artifacts: Arc::new(ArtifactStore::new(blobs, self.artifact_limits)),
             live: DashMap::new(),
         });
         let tree = SupervisionTree::start(&kernel, self.make_sink).await?;
@@ -200,6 +258,9 @@ impl Runtime {
             lanes: LaneLimits::default(),
             secrets: Vec::new(),
             secret_patterns: Vec::new(),
+            security_provider: None,
+            artifacts: ArtifactPlace::Memory,
+            artifact_limits: ArtifactLimits::default(),
             make_sink: Arc::new(|| None),
         }
     }
@@ -233,6 +294,7 @@ impl Runtime {
             child_budget: BudgetLimits::default(),
             calls: CallLimits::default(),
             runs: RunLimits::default(),
+            projection: ProjectionPolicy::default(),
             sandbox: Confinement::default(),
         }
     }
@@ -251,6 +313,14 @@ impl Runtime {
     /// [`JournalError`] when the journal is not running.
     pub async fn journal_status(&self) -> Result<JournalStatus, JournalError> {
         self.parts.kernel.journal.status().await
+    }
+
+    /// How the store of artifacts stands.
+    ///
+    /// # Errors
+    /// [`ArtifactError`] when it is not running.
+    pub async fn artifact_status(&self) -> Result<ArtifactStatus, ArtifactError> {
+        self.parts.kernel.artifacts.status().await
     }
 
     /// The lanes, to look at.
@@ -300,6 +370,7 @@ pub struct SessionBuilder {
     child_budget: BudgetLimits,
     calls: CallLimits,
     runs: RunLimits,
+    projection: ProjectionPolicy,
     sandbox: Confinement,
 }
 
@@ -410,6 +481,14 @@ impl SessionBuilder {
         self
     }
 
+    /// How much of an output a model gets, for the whole life of the session and its children; the conservative
+    /// profile, when not said.
+    #[must_use]
+    pub fn projection(mut self, policy: ProjectionPolicy) -> Self {
+        self.projection = policy;
+        self
+    }
+
     /// What the kernel keeps commands from, `git` and child runs included; nothing, when not said. It takes a runner
     /// with a shim ([`SystemProcesses::with_shim`]); where it cannot be put in force, commands are refused.
     #[must_use]
@@ -466,7 +545,7 @@ impl SessionBuilder {
             hooks: self.hooks,
             confirming: self.confirming,
             limits: self.calls,
-            projection: ProjectionPolicy::default(),
+            projection: self.projection,
             ancestry: Vec::new(),
             children: Some(children),
         };

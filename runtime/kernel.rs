@@ -15,6 +15,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
+use toolwarden_actors::artifact_store::ArtifactStore;
 use toolwarden_actors::budget::Amount;
 use toolwarden_actors::budget_ledger::{BudgetLedger, Reservation};
 use toolwarden_actors::bulkhead::Permit;
@@ -26,13 +27,13 @@ use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, 
 use toolwarden_actors::process_group::SupervisedProcesses;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::canonical_json::json_bytes;
-use toolwarden_tools::context::{Progress, ToolContext};
+use toolwarden_tools::context::{Progress, Spool, ToolContext};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
 use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
-use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome, Trust};
+use toolwarden_tools::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::Tool;
 use toolwarden_tools::workspace::Workspace;
@@ -53,9 +54,12 @@ use crate::lanes::Lanes;
 use crate::proposal::{Passage, Passed, Proposal, Stopped, short_name};
 use crate::refusal::Refusal;
 use crate::scope::Scope;
-use crate::settlement::evidence::{Original, attach, evidence};
-use crate::settlement::projection::project;
+use crate::settlement::artifact::{Side, Unkept, forget_claims};
+use crate::settlement::evidence::{EXCERPT_KEY, attach};
 use crate::settlement::sanitise::Sanitiser;
+use crate::settlement::sanitise::stream::Held;
+use crate::settlement::spool::OutputSpool;
+use crate::settlement::{self, Settled};
 
 /// What the route may still need after a tool had its whole grace: post-hooks, settling, the ending.
 pub const SETTLE_ALLOWANCE: Duration = Duration::from_secs(5);
@@ -73,7 +77,9 @@ pub struct Kernel {
     /// Where slots are lent.
     pub lanes: Lanes,
     /// What takes secrets out.
-    pub sanitiser: Sanitiser,
+    pub sanitiser: Arc<Sanitiser>,
+    /// Where the whole of what was shown in part is kept.
+    pub artifacts: Arc<ArtifactStore>,
     /// Calls on their way now; order reaches nothing.
     pub live: DashMap<InvocationId, LiveCall>,
 }
@@ -256,10 +262,11 @@ async fn route(
 ) -> Arc<CallResult> {
     let cancel = node.cancellation().clone();
     let live = Live::begin(&kernel, &proposal.id, &node);
+    let spool = Arc::new(OutputSpool::new(Arc::clone(&kernel.sanitiser), Arc::clone(&kernel.artifacts)));
     // Bound first: what stands in the head of a `match` keeps its room in the future until the end of it.
     let governed = govern(&kernel, &scope, proposal, &cancel, &debts).await;
     let (passage, outcome) = match governed {
-        Ok(admitted) => execute(&kernel, &scope, admitted, &node, &debts).await,
+        Ok(admitted) => execute(&kernel, &scope, admitted, &node, &debts, &spool).await,
         Err(stopped) => {
             let Stopped { refusal, passage } = *stopped;
             if refusal.is_denial() {
@@ -276,7 +283,12 @@ async fn route(
     };
     let output_bytes = u64::try_from(outcome.output.len()).unwrap_or(u64::MAX);
     let health = health(&outcome);
-    let result = Arc::new(settle(&kernel, &scope, passage.id.clone(), passage.tool.clone(), outcome));
+    let settled = settle(&kernel, &scope, passage.id.clone(), passage.tool.clone(), outcome, Some(&spool));
+    let result = Arc::new(match settled {
+        (result, None) => result,
+        // Boxed, so that a call that loses nothing keeps no room for it.
+        (result, Some(unkept)) => Box::pin(keep(&kernel, &scope, result, unkept)).await,
+    });
     let used = Amount { calls: 1, output_bytes, ..Amount::default() };
     drop(live);
     // Nothing may be awaited between this and the end of the leases, after which the ending is written.
@@ -443,6 +455,7 @@ async fn execute(
     admitted: Admitted,
     node: &NodeHandle,
     debts: &Debts,
+    spool: &Arc<OutputSpool>,
 ) -> (Box<Passage>, ToolOutcome) {
     let (mut passage, entry, reservation, permit) = admitted.into_parts();
     if !debts.owe(Leases { reservation: Some(reservation), permit }) {
@@ -467,7 +480,8 @@ async fn execute(
     if let Some(mut live) = kernel.live.get_mut(&passage.id) {
         live.started_at_ms = Some(kernel.effects.clock.unix_ms());
     }
-    let context = context(kernel, scope, &passage, &entry, node);
+    let deltas = Arc::new(Deltas::new(kernel, scope, &passage));
+    let context = context(kernel, scope, &passage, &entry, node, (Arc::clone(&deltas) as _, Arc::clone(spool) as _));
     // Only hooks look at the arguments once the tool has them.
     let arguments = match scope.hooks.is_empty() {
         true => std::mem::take(&mut passage.arguments),
@@ -487,6 +501,7 @@ async fn execute(
     if may_have_children(&entry) {
         node.children_settled().await;
     }
+    deltas.finish();
     annotate(scope, &passage, &mut outcome).await;
     (passage, outcome)
 }
@@ -560,6 +575,7 @@ fn context(
     passage: &Passage,
     entry: &Registered,
     node: &NodeHandle,
+    (progress, spool): (Arc<dyn Progress>, Arc<dyn Spool>),
 ) -> ToolContext {
     let needs = entry.tool.spec().needs;
     let nested = || NestedCalls::new(kernel, scope, passage, entry.builtin, node);
@@ -570,12 +586,8 @@ fn context(
         seen: Arc::clone(&scope.seen),
         cancel: node.cancellation().clone(),
         clock: Arc::clone(&kernel.effects.clock),
-        progress: Arc::new(Deltas {
-            kernel: Arc::clone(kernel),
-            scope: Arc::clone(scope),
-            id: passage.id.clone(),
-            tool: passage.tool.clone(),
-        }),
+        progress,
+        spool,
         invoke: needs.invoke.then(|| Arc::new(nested()) as _),
         delegate: match &scope.children {
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),
@@ -605,19 +617,47 @@ fn granted(scope: &Scope, passage: &Passage, exec: bool, write: bool, node: &Nod
     }
 }
 
-/// A tool's progress as events.
+/// A tool's progress as events. What may be the beginning of a secret waits for its end.
 struct Deltas {
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     id: InvocationId,
     tool: ToolName,
+    held: Mutex<Held>,
+}
+
+impl Deltas {
+    fn new(kernel: &Arc<Kernel>, scope: &Arc<Scope>, passage: &Passage) -> Self {
+        Self {
+            kernel: Arc::clone(kernel),
+            scope: Arc::clone(scope),
+            id: passage.id.clone(),
+            tool: passage.tool.clone(),
+            held: Mutex::default(),
+        }
+    }
+
+    /// Tells what was held.
+    fn finish(&self) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(delta) = held.finish() {
+            self.tell(delta);
+        }
+    }
+
+    fn tell(&self, delta: String) {
+        let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta };
+        self.kernel.tell(&self.scope, kind);
+    }
 }
 
 impl Progress for Deltas {
     fn delta(&self, text: &str) {
-        let delta = text.to_owned();
-        let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta };
-        self.kernel.tell(&self.scope, kind);
+        // Told under the lock, so that deltas keep their order.
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(delta) = held.push(&self.kernel.sanitiser, text) {
+            self.tell(delta);
+        }
     }
 }
 
@@ -630,30 +670,67 @@ fn health(outcome: &ToolOutcome) -> CallHealth {
     }
 }
 
-/// Stages 12 to 15: sanitised, projected, proven.
-fn settle(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, outcome: ToolOutcome) -> CallResult {
+/// Stages 12, 14 and 15: sanitised, projected, proven; and what is to be stored before that is complete.
+fn settle(
+    kernel: &Kernel,
+    scope: &Scope,
+    id: InvocationId,
+    name: ToolName,
+    outcome: ToolOutcome,
+    spool: Option<&OutputSpool>,
+) -> (CallResult, Option<Box<Unkept>>) {
     let (output, mut removed) = kernel.sanitiser.clean(outcome.output);
     let mut metadata = outcome.metadata;
+    forget_claims(&mut metadata);
     for value in metadata.values_mut() {
         removed += kernel.sanitiser.clean_value(value);
     }
+    let spooled = match outcome.excerpt {
+        Excerpt::Whole => None,
+        _ => spool.and_then(OutputSpool::finish),
+    };
+    if let Some(spooled) = &spooled {
+        removed += spooled.removed;
+        metadata.insert(EXCERPT_KEY.to_owned(), true.into());
+        if spooled.over_bytes > 0 {
+            metadata.insert("artifact_over_bytes".to_owned(), spooled.over_bytes.into());
+        }
+    }
+    let sides = outcome.sides.into_iter().map(|kept| {
+        let (text, count) = kernel.sanitiser.clean(kept.text);
+        removed += count;
+        Side { side: kept.side, text: text.into() }
+    });
+    let sides: Vec<Side> = sides.collect();
     let error_kind = outcome.error.map(|kind| kernel.sanitiser.clean_kind(kind));
     if removed > 0 {
         metadata.insert("sanitised".to_owned(), json!({ "removed": removed }));
     }
-    let original = Original::of(&output);
-    let projection = project(&scope.projection, output);
-    attach(&mut metadata, evidence(&original, &projection));
-    CallResult {
+    let settled = settlement::project(&scope.projection, name.as_str(), output, outcome.excerpt, spooled, sides);
+    let (output, unkept) = match settled {
+        Settled::Whole(output, evidence) => {
+            attach(&mut metadata, evidence);
+            (output, None)
+        }
+        Settled::Unkept(unkept) => (String::new(), Some(unkept)),
+    };
+    let result = CallResult {
         id,
         name,
-        output: projection.text,
+        output,
         exit_code: outcome.exit_code,
         metadata,
         error_kind,
         trust: outcome.trust,
         attachments: outcome.attachments,
-    }
+    };
+    (result, unkept)
+}
+
+/// Stage 13: stores what a result refers to, and completes it.
+async fn keep(kernel: &Kernel, scope: &Scope, mut result: CallResult, unkept: Box<Unkept>) -> CallResult {
+    result.output = unkept.keep(&kernel.artifacts, &scope.root_session, &mut result.metadata).await;
+    result
 }
 
 /// The result of a call whose route did not come to its own end.
@@ -674,5 +751,9 @@ fn unreturned(kernel: &Kernel, scope: &Scope, id: InvocationId, name: ToolName, 
             ToolOutcome::ended_early(name.as_str(), &reason)
         }
     };
-    settle(kernel, scope, id, name, outcome.trusted(Trust::Trusted))
+    let (mut result, unkept) = settle(kernel, scope, id, name, outcome.trusted(Trust::Trusted), None);
+    if let Some(unkept) = unkept {
+        result.output = unkept.give_up(&mut result.metadata);
+    }
+    result
 }

@@ -3,7 +3,7 @@
 //! A model's word proves nothing: it gets results, and its calls go through the same route as anybody's. Every
 //! bound has an ending of its own. Cut or malformed calls never run.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -34,6 +34,7 @@ use crate::origin::Origin;
 use crate::proposal::Proposal;
 use crate::scope::Scope;
 use crate::settlement::evidence::estimated_tokens;
+use crate::settlement::sanitise::stream::Held;
 
 /// Most sources that a run reports.
 pub const SOURCE_ANCHORS_MAX: usize = 64;
@@ -343,12 +344,13 @@ impl Loop<'_> {
         };
         self.turns += 1;
         self.kernel.tell(self.scope, EventKind::TurnStart { turn: self.turns });
-        let sink = Deltas { kernel: self.kernel, scope: self.scope };
+        let sink = Deltas { kernel: self.kernel, scope: self.scope, held: Mutex::default() };
         let answer = tokio::select! {
             biased;
             reason = cancel.cancelled() => return Err(RunStatus::Cancelled { reason }),
             answer = self.plan.model.turn(&request, &sink) => answer,
         };
+        sink.finish();
         if let Some(permit) = permit {
             permit.settle(model_health(&answer));
         }
@@ -477,14 +479,27 @@ fn model_health(answer: &Result<ModelTurn, ModelError>) -> toolwarden_actors::ci
     }
 }
 
-/// The model's text as events.
+/// The model's text as events. What may be the beginning of a secret waits for its end.
 struct Deltas<'a> {
     kernel: &'a Kernel,
     scope: &'a Scope,
+    held: Mutex<Held>,
+}
+
+impl Deltas<'_> {
+    /// Tells what was held.
+    fn finish(&self) {
+        if let Some(delta) = self.held.lock().unwrap_or_else(PoisonError::into_inner).finish() {
+            self.kernel.tell(self.scope, EventKind::TextDelta { delta });
+        }
+    }
 }
 
 impl TurnSink for Deltas<'_> {
     fn text_delta(&self, text: &str) {
-        self.kernel.tell(self.scope, EventKind::TextDelta { delta: text.to_owned() });
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(delta) = held.push(&self.kernel.sanitiser, text) {
+            self.kernel.tell(self.scope, EventKind::TextDelta { delta });
+        }
     }
 }

@@ -20,7 +20,7 @@ use toolwarden_tools::workspace::seen::SeenFiles;
 use crate::grant_book::GrantBook;
 use crate::hook::Hook;
 use crate::policy::compiled::CompiledPolicy;
-use crate::settlement::projection::ProjectionPolicy;
+use crate::settlement::projection_policy::ProjectionPolicy;
 use crate::skill_limits::SkillLimits;
 
 /// What governs and serves the calls of one run, or of the host's direct calls in a session.

@@ -3,6 +3,7 @@
 //! The conversation lives in the session's node; one run is carried at a time and others wait their turn. Closing
 //! the session, or dropping its last handle, cancels everything in it and waits for it.
 
+use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ use crate::proposal::Proposal;
 use crate::run::{RunLimits, RunOutcome, RunPlan, RunStatus, carry, run_id, tell_lost};
 use crate::scope::Scope;
 use crate::session_span::SESSION_GRACE;
+use crate::settlement::artifact::{Artifact, ArtifactReadError};
+use crate::settlement::proof::{Proof, ProofError, ShownResult, original_of, verify};
 
 /// Most runs that wait for their turn in one session.
 pub const WAITING_RUNS_MAX: usize = 16;
@@ -280,6 +283,33 @@ impl Session {
         self.shared.kernel.confirmations.answer(call, digest, reply).await
     }
 
+    /// Opens an artifact that a result names: `a3s://tool-output/…`. Its bytes are checked first, which reads them
+    /// once.
+    ///
+    /// # Errors
+    /// [`ArtifactReadError`] when there is none, or a damaged one.
+    pub async fn artifact(&self, uri: &str) -> Result<Artifact, ArtifactReadError> {
+        Artifact::open(&self.shared.kernel.artifacts, uri).await
+    }
+
+    /// Checks the evidence of a result: every figure is computed anew from the stored original.
+    ///
+    /// # Errors
+    /// [`ProofError`] when there is nothing to check, or the original is not there or damaged.
+    pub async fn verify_evidence(&self, result: &CallResult) -> Result<Proof, ProofError> {
+        let shown = ShownResult {
+            name: result.name.to_string(),
+            output: result.output.clone(),
+            metadata: result.metadata.clone(),
+        };
+        let mut original = match original_of(&shown)? {
+            Some(uri) => Some(self.shared.kernel.artifacts.open(uri.digest()).await?),
+            None => None,
+        };
+        let policy = &self.shared.scope.projection;
+        verify(&shown, original.as_mut().map(|blob| blob as &mut dyn Read), Some(policy))
+    }
+
     /// How the session's budget stands.
     ///
     /// # Errors
@@ -432,6 +462,18 @@ impl RunStream {
     }
 }
 
+/// What a session refers to, released however it ends.
+struct References<'a> {
+    kernel: &'a Kernel,
+    scope: &'a Scope,
+}
+
+impl Drop for References<'_> {
+    fn drop(&mut self) {
+        self.kernel.artifacts.release(&self.scope.root_session);
+    }
+}
+
 /// The session's life, in its node.
 async fn live(
     kernel: Arc<Kernel>,
@@ -445,6 +487,7 @@ async fn live(
         drop(opened.send(Err(error)));
         return;
     }
+    let _references = References { kernel: &kernel, scope: &scope };
     kernel.tell(&scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
     if opened.send(Ok(node.clone())).is_ok() {
         let mut conversation = Vec::new();

@@ -1,6 +1,6 @@
 //! The whole tree as child specifications: what is started in which order, and what falls with what.
 //!
-//! The root is rest_for_one: when the journal, the ledger, the confirmations or the lanes come back without their
+//! The root is rest_for_one: when the journal, the artifact store, the ledger, the confirmations or the lanes come back without their
 //! memory, every session that relied on it ends. A lane alone may come back: it counts the permits still out.
 
 use std::sync::Arc;
@@ -39,6 +39,7 @@ impl SupervisionTree {
         let flags = SupervisorFlags { strategy: Strategy::RestForOne, ..SupervisorFlags::default() };
         let children = vec![
             journal_spec(kernel, make_sink),
+            artifacts_spec(kernel),
             ledger_spec(kernel),
             confirmations_spec(kernel),
             lanes_spec(kernel),
@@ -83,6 +84,14 @@ fn journal_spec(kernel: &Arc<Kernel>, make_sink: MakeSink) -> ChildSpec {
         }
     })
     .asked_by(journal::shut_down)
+}
+
+fn artifacts_spec(kernel: &Arc<Kernel>) -> ChildSpec {
+    let kernel = Arc::clone(kernel);
+    ChildSpec::new("artifact_store", move |supervisor| {
+        let kernel = Arc::clone(&kernel);
+        async move { Ok(kernel.artifacts.start(supervisor, Arc::clone(&kernel.effects.clock)).await?) }
+    })
 }
 
 fn ledger_spec(kernel: &Arc<Kernel>) -> ChildSpec {

@@ -11,12 +11,14 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use crate::effects::processes::Stream;
+use crate::outcome::Excerpt;
 use crate::screen_text;
 
 /// Bytes kept from the start of an output.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Bytes kept from its end.
-pub const TAIL_BYTES_MAX: usize = 36 * 1024;
+/// Bytes kept from its end. Together with the head, the marker between them and what is said of the ending it stays
+/// below 100 KiB, so that no later cut takes the ending away.
+pub const TAIL_BYTES_MAX: usize = 35 * 1024;
 /// Longest line that is shown whole, in bytes.
 pub const LINE_BYTES_MAX: usize = 8 * 1024;
 /// Bytes shown from the start of a longer line; the rest of [`LINE_BYTES_MAX`] is shown from its end.
@@ -58,6 +60,8 @@ pub struct CaptureReport {
     pub err: StreamCount,
     /// Lines that are shown without their middle.
     pub clamped_lines: u64,
+    /// Whether kept lines were drawn over, so that the text has only what stood there last.
+    pub has_redraws: bool,
     /// Kept bytes that are not UTF-8; each run of them is shown as one or more U+FFFD.
     pub invalid_bytes: u64,
 }
@@ -76,6 +80,16 @@ impl CaptureReport {
     /// Bytes that were not kept.
     pub fn omitted_bytes(&self) -> u64 {
         self.total_bytes() - self.kept_bytes()
+    }
+
+    /// How the text differs from all that was written, by more than its control sequences.
+    pub fn excerpt(&self) -> Excerpt {
+        match (self.has_redraws || self.clamped_lines > 0, self.omitted_bytes() > 0) {
+            (false, false) => Excerpt::Whole,
+            (false, true) => Excerpt::Cut { shown_bytes: self.kept_bytes() },
+            (true, false) => Excerpt::Rewritten,
+            (true, true) => Excerpt::RewrittenAndCut,
+        }
     }
 
     /// Whether the text lacks anything that was written.
@@ -166,6 +180,22 @@ impl Capture {
         }
     }
 
+    /// All bytes so far, but for the start of a character whose end has not arrived; none once there were more than
+    /// fit into the head.
+    pub fn whole(&self) -> Option<&[u8]> {
+        (!self.head_full).then_some(self.head.as_slice())
+    }
+
+    /// The first bytes, as many as are kept of the start.
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// The starts of characters whose ends have not arrived.
+    pub fn unfinished(&self) -> [&[u8]; 2] {
+        [&self.unfinished[0], &self.unfinished[1]]
+    }
+
     /// How many bytes are held now.
     pub fn held_bytes(&self) -> usize {
         self.head.len() + self.tail.len() + self.unfinished.iter().map(Vec::len).sum::<usize>()
@@ -199,12 +229,13 @@ impl Capture {
         let tail = Vec::from(self.tail);
         if omitted_bytes == 0 {
             let all = if tail.is_empty() { self.head } else { [self.head, tail].concat() };
-            return clamped(&screen_text::settled(&decoded(&all, report)), report);
+            let all = decoded(&all, report).into_owned();
+            return clamped(&drawn(&all, report), report);
         }
         let omitted_lines = self.newlines - newlines(&self.head) - newlines(&tail);
         let head = decoded(&self.head, report).into_owned();
         let tail = decoded(&tail, report).into_owned();
-        let (head, tail) = (screen_text::settled(&head), screen_text::settled(&tail));
+        let (head, tail) = (drawn(&head, report), drawn(&tail, report));
         // The line in progress at either side of the gap.
         let (before, start) = head.split_at(head.rfind('\n').map_or(0, |at| at + 1));
         let (end, after) = tail.split_at(tail.find('\n').unwrap_or(tail.len()));
@@ -228,6 +259,12 @@ impl Capture {
         text.push_str(&clamped(after, report));
         text
     }
+}
+
+/// The lines as they were drawn last.
+fn drawn<'a>(text: &'a str, report: &mut CaptureReport) -> Cow<'a, str> {
+    report.has_redraws |= screen_text::has_redraws(text);
+    screen_text::settled(text)
 }
 
 /// The text with the middle of each long line replaced by a marker.

@@ -35,6 +35,8 @@ pub struct ToolContext {
     pub clock: Arc<dyn Clock>,
     /// Takes text while the call runs; it reaches hosts, never the model.
     pub progress: Arc<dyn Progress>,
+    /// Takes the whole of an output of which the tool gives a part.
+    pub spool: Arc<dyn Spool>,
     /// Calls other tools; only for tools that need it.
     pub invoke: Option<Arc<dyn Invoke>>,
     /// Starts child runs; only for tools that need it.
@@ -53,6 +55,21 @@ pub struct NoProgress;
 
 impl Progress for NoProgress {
     fn delta(&self, _text: &str) {}
+}
+
+/// Takes the whole of an output that is too long to be held, as it comes. It is sanitised on its way, and kept when
+/// the outcome says that its own output is less ([`crate::outcome::Excerpt`]).
+pub trait Spool: Send + Sync {
+    /// The next bytes; what is not UTF-8 among them is replaced. May block for as long as a write to a file takes.
+    fn write(&self, bytes: &[u8]);
+}
+
+/// Keeps nothing: for calls whose output is looked at and thrown away.
+#[derive(Debug, Clone, Copy)]
+pub struct NoSpool;
+
+impl Spool for NoSpool {
+    fn write(&self, _bytes: &[u8]) {}
 }
 
 /// A tool call before anything was decided about it.

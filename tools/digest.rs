@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use thiserror::Error;
 
 use crate::canonical_json::canonical;
 
@@ -13,7 +14,7 @@ const PREFIX: &str = "sha256:";
 
 /// A SHA-256 digest in its written form.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "String", into = "String")]
 pub struct Digest(String);
 
 impl Digest {
@@ -34,6 +35,17 @@ impl Digest {
     /// The digest of a JSON value in canonical form (RFC 8785): key order and spacing do not count.
     pub fn of_json(value: &Value) -> Self {
         Self::of(&canonical(value))
+    }
+
+    /// A digest from its written form; none unless it is `sha256:` and 64 lower-case hex digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::from_hex(text.strip_prefix(PREFIX)?)
+    }
+
+    /// A digest from its 64 lower-case hex digits.
+    pub fn from_hex(hex: &str) -> Option<Self> {
+        let is_hex = hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        is_hex.then(|| Self([PREFIX, hex].concat()))
     }
 
     fn from_hash(hash: &[u8]) -> Self {
@@ -72,6 +84,25 @@ impl RunningDigest {
     }
 }
 
+impl From<Digest> for String {
+    fn from(digest: Digest) -> Self {
+        digest.0
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = MalformedDigest;
+
+    fn try_from(text: String) -> Result<Self, MalformedDigest> {
+        Self::parse(&text).ok_or(MalformedDigest)
+    }
+}
+
+/// A text is not the written form of a digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("a digest is sha256: and 64 lower-case hex digits")]
+pub struct MalformedDigest;
+
 impl fmt::Debug for RunningDigest {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("RunningDigest")
@@ -100,6 +131,19 @@ mod tests {
     fn a_known_answer_and_the_empty_text() {
         assert_eq!(Digest::of(b"ok\n").hex()[..16], *"dc51b8c96c2d745d");
         assert_eq!(Digest::of(b"").hex()[..16], *"e3b0c44298fc1c14");
+    }
+
+    #[test]
+    fn only_the_one_written_form_is_read() {
+        let written = Digest::of(b"ok\n");
+        assert_eq!(Digest::parse(written.as_str()), Some(written.clone()));
+        assert_eq!(Digest::from_hex(written.hex()), Some(written.clone()));
+        let upper = written.as_str().to_uppercase();
+        for wrong in ["", "sha256:", written.hex(), &upper, &written.as_str()[..70], "sha256:zz"] {
+            assert_eq!(Digest::parse(wrong), None, "{wrong}");
+            assert!(serde_json::from_value::<Digest>(json!(wrong)).is_err());
+        }
+        assert_eq!(serde_json::from_value::<Digest>(json!(written)).unwrap(), written);
     }
 
     #[test]

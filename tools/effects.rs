@@ -3,6 +3,7 @@
 //! The simulation has a twin of the same name for each. `clippy.toml` bans the ambient ways (std::fs, clocks,
 //! random numbers, processes, sockets, the environment) everywhere but in these files.
 
+pub mod blobs;
 pub mod clock;
 pub mod entropy;
 pub mod files;

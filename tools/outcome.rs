@@ -123,6 +123,32 @@ pub enum ToolErrorKind {
     Crashed,
 }
 
+/// How an output differs from its whole, when a tool gives less and has written the whole to its spool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Excerpt {
+    /// Not at all: the output is the whole.
+    #[default]
+    Whole,
+    /// A part is left out of its middle or its end.
+    Cut {
+        /// How many bytes of the whole are shown.
+        shown_bytes: u64,
+    },
+    /// Lines are shown as they were drawn last, or without their middle.
+    Rewritten,
+    /// Both.
+    RewrittenAndCut,
+}
+
+/// A text behind an outcome that is too long for its metadata, to be kept beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SideText {
+    /// Which one: `before` or `after`, a key of the fact `change`.
+    pub side: &'static str,
+    /// The text.
+    pub text: String,
+}
+
 /// What a tool call gives back.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ToolOutcome {
@@ -138,6 +164,10 @@ pub struct ToolOutcome {
     pub error: Option<ToolErrorKind>,
     /// Where the text comes from.
     pub trust: Trust,
+    /// Whether `output` is less than the whole that was written to the call's spool.
+    pub excerpt: Excerpt,
+    /// Texts to be kept by reference.
+    pub sides: Vec<SideText>,
 }
 
 impl ToolOutcome {

@@ -33,6 +33,13 @@ pub fn settled(text: &str) -> Cow<'_, str> {
     Cow::Owned(screen.text)
 }
 
+/// Whether lines were drawn over: something that was written does not stand in [`settled`].
+pub fn has_redraws(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let over = |at: usize| !matches!(bytes.get(at + 1), None | Some(b'\n' | b'\r'));
+    memchr::memchr2_iter(b'\r', 8, bytes).any(|at| bytes[at] == 8 || over(at))
+}
+
 /// The lines drawn so far.
 struct Screen {
     text: String,
@@ -131,6 +138,16 @@ mod tests {
             assert_eq!(settled(raw), expected, "{raw:?}");
         }
         assert!(matches!(settled("plain\ttext\n"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn what_is_drawn_over_is_told_from_line_ends_and_colours() {
+        for text in ["10%\r100%\n", "N\u{8}NAME", "a\rb"] {
+            assert!(super::has_redraws(text), "{text:?}");
+        }
+        for text in ["dos\r\nlines\r\r\n", "last\r", "\u{1b}[31mred\u{1b}[0m\n", ""] {
+            assert!(!super::has_redraws(text), "{text:?}");
+        }
     }
 
     proptest! {

@@ -11,6 +11,7 @@ use toolwarden::session::SessionError;
 use toolwarden_tools::cancellation::CancelReason;
 
 use super::{CommandError, End, killed};
+use crate::artifacts::load_projection;
 use crate::assembly::{Assembly, AssemblyError, CallArgs, Plan, Surroundings, load_model, load_policy};
 use crate::input::read_stdin;
 use crate::terminal::print;
@@ -89,6 +90,8 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
     let sandbox = args.call.sandbox.confinement().map_err(CommandError::Usage)?;
     let plan = Plan {
         events: args.call.events.as_deref(),
+        artifacts: args.call.artifacts.to_keep(&with.environment).map_err(AssemblyError::from)?,
+        projection: load_projection(&args.call.projection).map_err(AssemblyError::from)?,
         policy,
         model: load_model(&args.model)?,
         runs,

@@ -10,7 +10,8 @@ use toolwarden::session::SessionError;
 use toolwarden_tools::outcome::ToolErrorKind;
 
 use super::{CommandError, End, killed};
-use crate::assembly::{Assembly, CallArgs, Plan, Surroundings, load_policy};
+use crate::artifacts::load_projection;
+use crate::assembly::{Assembly, AssemblyError, CallArgs, Plan, Surroundings, load_policy};
 use crate::input::read_stdin;
 use crate::terminal::print;
 
@@ -48,6 +49,8 @@ pub(crate) async fn call(args: CallToolArgs, with: &Surroundings) -> Result<End,
     let sandbox = args.call.sandbox.confinement().map_err(CommandError::Usage)?;
     let plan = Plan {
         events: args.call.events.as_deref(),
+        artifacts: args.call.artifacts.to_keep(&with.environment).map_err(AssemblyError::from)?,
+        projection: load_projection(&args.call.projection).map_err(AssemblyError::from)?,
         policy,
         tool_timeout: args.call.timeout,
         containment: args.call.containment,

@@ -2,19 +2,20 @@
 //!
 //! Every result carries it, refusals and crashes included. Digests are of the sanitised text.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use toolwarden_tools::digest::Digest;
 
-use crate::settlement::projection::Projection;
+use crate::settlement::projection::{LossMode, Projection};
+use crate::settlement::projection_policy::TRANSFORM_ALGORITHM;
 
 /// The metadata key under which evidence stands.
 pub const EVIDENCE_KEY: &str = "a3s_tool_result_evidence";
+/// The metadata key that says that a tool gave less than the whole itself.
+pub const EXCERPT_KEY: &str = "excerpted_by_tool";
 /// The form of the evidence.
 pub const EVIDENCE_SCHEMA: &str = "a3s.code.tool-result-evidence.v1";
 /// How tokens are estimated: a quarter of the bytes, rounded up.
 pub const TOKEN_ESTIMATOR: &str = "utf8-bytes-ceil-div-4/v1";
-/// The rules by which outputs are projected.
-pub const TRANSFORM_ALGORITHM: &str = "toolwarden.tool-result-transform.v1";
 
 /// How many facts an evidence has.
 const EVIDENCE_FIELDS: usize = 14;
@@ -29,23 +30,51 @@ pub struct Original {
 impl Original {
     /// Measures the original.
     pub fn of(text: &str) -> Self {
-        Self { bytes: text.len(), digest: Digest::of(text.as_bytes()) }
+        Self::known(text.len(), Digest::of(text.as_bytes()))
+    }
+
+    /// An original that was measured already.
+    pub fn known(bytes: usize, digest: Digest) -> Self {
+        Self { bytes, digest }
+    }
+
+    /// How many bytes it has.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its digest.
+    pub fn digest(&self) -> &Digest {
+        &self.digest
     }
 }
+
+/// Where the original can be found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ContentRef {
+    /// The result's output is the original.
+    Inline,
+    /// In the artifact of this name.
+    Artifact(String),
+    /// Nowhere: it could not be stored.
+    Lost,
+}
+
+/// How a reference to an output that is the original begins.
+pub(crate) const INLINE_PREFIX: &str = "inline:";
+/// How a reference to an original begins that is not kept.
+pub(crate) const LOST_PREFIX: &str = "lost:";
 
 /// Tokens that a text of this many bytes is estimated to have.
 pub fn estimated_tokens(bytes: usize) -> usize {
     bytes.div_ceil(4)
 }
 
-/// The evidence of a projection.
-pub fn evidence(original: &Original, projection: &Projection) -> Value {
-    let projected_bytes = projection.text.len();
-    let projected_digest = if projection.shown_bytes == original.bytes && projected_bytes == original.bytes {
-        original.digest.clone()
-    } else {
-        Digest::of(projection.text.as_bytes())
-    };
+/// The evidence of a projection. Of one that lost nothing the text is not looked at: it is the original's.
+pub fn evidence(original: &Original, projection: &Projection, content_ref: ContentRef) -> Value {
+    let is_whole = projection.loss == LossMode::None;
+    let projected_bytes = if is_whole { original.bytes } else { projection.text.len() };
+    let projected_digest = if is_whole { original.digest.clone() } else { Digest::of(projection.text.as_bytes()) };
     let (original_tokens, projected_tokens) = (estimated_tokens(original.bytes), estimated_tokens(projected_bytes));
     let original_digest = original.digest.as_str();
     // One allocation of the right size: every call of every session makes one of these.
@@ -61,8 +90,13 @@ pub fn evidence(original: &Original, projection: &Projection) -> Value {
     put("content_digest", original_digest.into());
     put("projected_digest", projected_digest.as_str().into());
     put("repeat_key", original_digest.into());
-    put("content_ref", ["inline:", original_digest].concat().into());
-    put("loss_mode", json!(projection.loss));
+    let content_ref = match content_ref {
+        ContentRef::Inline => [INLINE_PREFIX, original_digest].concat(),
+        ContentRef::Artifact(uri) => uri,
+        ContentRef::Lost => [LOST_PREFIX, original_digest].concat(),
+    };
+    put("content_ref", content_ref.into());
+    put("loss_mode", projection.loss.as_str().into());
     put("byte_delta", difference(projected_bytes, original.bytes).into());
     put("estimated_token_delta", difference(projected_tokens, original_tokens).into());
     Value::Object(facts)
@@ -73,7 +107,8 @@ pub fn attach(metadata: &mut Map<String, Value>, evidence: Value) {
     metadata.insert(EVIDENCE_KEY.to_owned(), evidence);
 }
 
-fn difference(one: usize, other: usize) -> i64 {
+/// One minus the other.
+pub(crate) fn difference(one: usize, other: usize) -> i64 {
     let signed = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     signed(one).saturating_sub(signed(other))
 }
@@ -82,12 +117,13 @@ fn difference(one: usize, other: usize) -> i64 {
 mod tests {
     use serde_json::Value;
 
-    use super::{Original, evidence};
-    use crate::settlement::projection::{ProjectionPolicy, project};
+    use super::{ContentRef, Original, evidence};
+    use crate::settlement::projection::project;
+    use crate::settlement::projection_policy::ProjectionPolicy;
 
     fn of(text: &str) -> Value {
         let original = Original::of(text);
-        evidence(&original, &project(&ProjectionPolicy::default(), text.to_owned()))
+        evidence(&original, &project(&ProjectionPolicy::default(), text.to_owned(), 0), ContentRef::Inline)
     }
 
     // The boundary cases with known answers.

@@ -3,7 +3,13 @@
 //! Digests, evidence and events describe the sanitised text; the text before it exists nowhere else. Control
 //! sequences go first: one inside of a secret would otherwise hide it until it is taken out. Clean text, the usual
 //! case, is returned as it came, and costs a few scans at the speed of memory: an expression is run only where a
-//! word stands that each of its matches holds.
+//! word stands that each of its matches holds. A host may add a [`SecurityProvider`], which sees what is left.
+
+mod control;
+pub mod stream;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use aho_corasick::packed;
 use memchr::memmem;
@@ -12,24 +18,38 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use toolwarden_tools::outcome::ToolErrorKind;
 
+use self::control::{has_control, without_controls};
+
 /// What stands where a secret stood.
 pub const REDACTED: &str = "[redacted]";
 
 /// Shortest exact value that is taken as a secret, in bytes: a shorter one would blot out ordinary text.
 pub const SECRET_BYTES_MIN: usize = 6;
 
-/// Shapes of secrets that are always looked for (provider keys, access tokens, private keys), each with the words
+/// Shapes of secrets that are always looked for (provider keys, access tokens), each with the words
 /// of which every match of it holds one. Each begins at the beginning of a word: a `task-…` holds no `sk-…`. Words are
 /// those of ASCII: the Unicode kind is slow in text that is not ASCII.
-const SECRET_SHAPES: [(&[&str], &str); 7] = [
+const SECRET_SHAPES: [(&[&str], &str); 11] = [
     (&["sk-"], r"(?-u:\b)sk-(?:ant-|proj-)?[A-Za-z0-9_-]{20,}"),
     (&["ghp_", "gho_", "ghu_", "ghs_", "ghr_"], r"(?-u:\b)gh[pousr]_[A-Za-z0-9]{36,}"),
     (&["github_pat_"], r"(?-u:\b)github_pat_[A-Za-z0-9_]{40,}"),
     (&["xox"], r"(?-u:\b)xox[abprs]-[A-Za-z0-9-]{10,}"),
-    (&["AKIA"], r"(?-u:\b)AKIA[0-9A-Z]{16}"),
+    (&["AKIA", "ASIA"], r"(?-u:\b)A[KS]IA[0-9A-Z]{16}"),
     (&["AIza"], r"(?-u:\b)AIza[0-9A-Za-z_-]{35}"),
-    (&["-----BEGIN "], r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)-----END [A-Z ]*PRIVATE KEY-----"),
+    (&["glpat-"], r"(?-u:\b)glpat-[A-Za-z0-9_-]{20,}"),
+    (&["npm_"], r"(?-u:\b)npm_[A-Za-z0-9]{36}"),
+    (&["hf_"], r"(?-u:\b)hf_[A-Za-z0-9]{30,}"),
+    (&["k_live_", "k_test_"], r"(?-u:\b)[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
+    (&["eyJ"], r"(?-u:\b)eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
 ];
+
+/// The word that every match of [`PRIVATE_KEY`] holds.
+const PRIVATE_KEY_WORD: &str = "-----BEGIN ";
+/// A private key, with its end or, where a text was cut before it, as far as lines of its kind go.
+const PRIVATE_KEY: &str = concat!(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+    r"(?:(?s:.*?)-----END [A-Z ]*PRIVATE KEY-----|(?:\s*(?:[A-Za-z0-9+/=]{16,}|[A-Z][A-Za-z-]*: [^\n]*))*)",
+);
 
 /// Credentials in an address: what stands between the scheme and the host. Looked for apart from the other shapes,
 /// because addresses are common in ordinary text and the search for this one shape alone is fast.
@@ -41,13 +61,32 @@ const CREDENTIALS_WORD: &str = "://";
 #[derive(Debug)]
 pub struct Sanitiser {
     secrets: Vec<memmem::Finder<'static>>,
+    private_key_word: memmem::Finder<'static>,
+    private_key: Regex,
     credentials_word: memmem::Finder<'static>,
     credentials: Regex,
     // None when a host has patterns of its own, for nobody knows the words that those hold, and on machines without
     // the instructions for such a search.
     shape_words: Option<packed::Searcher>,
     shapes: Regex,
+    has_own_patterns: bool,
+    /// Exact values that are not of one word of ASCII.
+    broken_secrets: Vec<String>,
+    provider: Option<Arc<dyn SecurityProvider>>,
 }
+
+/// A host's own say in what nobody may see.
+///
+/// It gets every text (outputs, their metadata, events) after the built-in rules, before anything is stored; long
+/// outputs come in pieces that end between words.
+pub trait SecurityProvider: std::fmt::Debug + Send + Sync {
+    /// The text as it may be seen; none when it may stay as it is. It is called on the route of every call: keep it
+    /// quick. When it panics, the whole text is withheld.
+    fn cleaned(&self, text: &str) -> Option<String>;
+}
+
+/// What stands for a text that the security provider broke down over.
+const WITHHELD: &str = "[withheld: the security provider failed]";
 
 /// Why a sanitiser cannot be built.
 #[derive(Debug, Error)]
@@ -87,18 +126,34 @@ impl Sanitiser {
         secrets.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
         Ok(Self {
             secrets: secrets.iter().map(|secret| memmem::Finder::new(secret).into_owned()).collect(),
+            private_key_word: memmem::Finder::new(PRIVATE_KEY_WORD),
+            private_key: Regex::new(PRIVATE_KEY)?,
             credentials_word: memmem::Finder::new(CREDENTIALS_WORD),
             credentials: Regex::new(CREDENTIALS)?,
             shape_words,
             shapes: Regex::new(&shapes.join("|"))?,
+            has_own_patterns: !patterns.is_empty(),
+            broken_secrets: secrets
+                .iter()
+                .filter(|secret| !secret.bytes().all(|b| b.is_ascii_graphic()))
+                .cloned()
+                .collect(),
+            provider: None,
         })
+    }
+
+    /// With a host's own provider behind the built-in rules.
+    #[must_use]
+    pub fn with_provider(mut self, provider: Option<Arc<dyn SecurityProvider>>) -> Self {
+        self.provider = provider;
+        self
     }
 
     /// The text without secrets and control sequences, and how many pieces were taken out.
     pub fn clean(&self, text: String) -> (String, usize) {
         let mut removed = 0;
         let mut text = text;
-        if has_control(text.as_bytes()) {
+        if has_control(&text) {
             removed += 1;
             text = without_controls(&text);
         }
@@ -109,21 +164,59 @@ impl Sanitiser {
                 text = text.replace(secret, REDACTED);
             }
         }
+        // Before the other shapes, whose matches may reach into its first line.
+        if self.may_hold_a_private_key(&text) {
+            removed += replace(&self.private_key, &mut text, |_| REDACTED.to_owned());
+        }
         if self.may_hold_credentials(&text) {
             removed += replace(&self.credentials, &mut text, |found| format!("{}{REDACTED}@", &found[1]));
         }
         if self.may_hold_a_shape(&text) {
             removed += replace(&self.shapes, &mut text, |_| REDACTED.to_owned());
         }
+        if let Some(provider) = &self.provider
+            && !text.is_empty()
+        {
+            let cleaned = catch_unwind(AssertUnwindSafe(|| provider.cleaned(&text)));
+            if let Some(cleaned) = cleaned.unwrap_or_else(|_panic| Some(WITHHELD.to_owned())) {
+                removed += usize::from(cleaned != text);
+                text = cleaned;
+            }
+        }
         (text, removed)
+    }
+
+    /// Where a secret begins that stands on both sides of a place in a text.
+    fn secret_around(&self, text: &str, cut: usize) -> Option<usize> {
+        let around = |from: usize, to: usize| (from < cut && cut < to).then_some(from);
+        let exact = self.secrets.iter().flat_map(|secret| {
+            let bytes = secret.needle().len();
+            secret.find_iter(text.as_bytes()).map(move |at| (at, at + bytes))
+        });
+        let look = |expected: bool, shape: &Regex| {
+            let mut found = expected.then(|| shape.find_iter(text)).into_iter().flatten();
+            found.find_map(|found| around(found.start(), found.end()))
+        };
+        let mut exact = exact;
+        exact
+            .find_map(|(from, to)| around(from, to))
+            .or_else(|| look(self.may_hold_a_private_key(text), &self.private_key))
+            .or_else(|| look(self.may_hold_credentials(text), &self.credentials))
+            .or_else(|| look(self.may_hold_a_shape(text), &self.shapes))
     }
 
     /// Whether there may be something to take out; false is certain.
     fn is_suspect(&self, text: &str) -> bool {
-        has_control(text.as_bytes())
+        self.provider.is_some()
+            || has_control(text)
             || self.secrets.iter().any(|secret| secret.find(text.as_bytes()).is_some())
+            || self.may_hold_a_private_key(text)
             || self.may_hold_credentials(text)
             || self.may_hold_a_shape(text)
+    }
+
+    fn may_hold_a_private_key(&self, text: &str) -> bool {
+        self.private_key_word.find(text.as_bytes()).is_some()
     }
 
     fn may_hold_credentials(&self, text: &str) -> bool {
@@ -197,59 +290,9 @@ impl Sanitiser {
     }
 }
 
-/// How many bytes are looked at before the search for control bytes may end.
-const CONTROL_BLOCK_BYTES: usize = 1024;
-
-/// Control bytes that no text needs: everything below a blank but tab, newline and carriage return, and DEL.
-fn is_control(byte: u8) -> bool {
-    matches!(byte, 0..=8 | 11 | 12 | 14..=31 | 127)
-}
-
-/// Whether a text holds such a byte; by blocks, so that it is searched many bytes at a time.
-fn has_control(text: &[u8]) -> bool {
-    let any = |block: &[u8]| block.iter().fold(false, |any, byte| any | is_control(*byte));
-    text.chunks(CONTROL_BLOCK_BYTES).any(any)
-}
-
-/// Takes out terminal control sequences (CSI, OSC and their like) as wholes, and other control bytes one by one.
-fn without_controls(text: &str) -> String {
-    let mut clean = String::with_capacity(text.len());
-    let mut rest = text.chars().peekable();
-    while let Some(c) = rest.next() {
-        if c != '\u{1b}' {
-            if !c.is_ascii() || !is_control(c as u8) {
-                clean.push(c);
-            }
-            continue;
-        }
-        match rest.peek() {
-            // CSI: parameters, then one final byte.
-            Some('[') => {
-                rest.next();
-                while rest.next_if(|c| matches!(c, '\u{20}'..='\u{3f}')).is_some() {}
-                rest.next_if(|c| matches!(c, '\u{40}'..='\u{7e}'));
-            }
-            // OSC, DCS, PM, APC, SOS: up to BEL or ESC \, or to the end of the line when it never comes.
-            Some(']' | 'P' | '^' | '_' | 'X') => {
-                rest.next();
-                while let Some(c) = rest.next_if(|c| *c != '\n') {
-                    if c == '\u{7}' {
-                        break;
-                    }
-                    if c == '\u{1b}' {
-                        rest.next_if_eq(&'\\');
-                        break;
-                    }
-                }
-            }
-            // Two characters.
-            Some('\u{20}'..='\u{7e}') => {
-                rest.next();
-            }
-            _ => {}
-        }
-    }
-    clean
+/// The longest prefix up to this length that ends between characters, and what follows it.
+fn lossy_prefix(text: &str, bytes_max: usize) -> (&str, &str) {
+    text.split_at(text.floor_char_boundary(bytes_max))
 }
 
 #[cfg(test)]
@@ -311,7 +354,9 @@ mod tests {
                 .map(|start| format!("{start}{tail}"))
                 .collect();
         lines.extend(["a", "b", "p", "r", "s"].map(|kind| format!("xox{kind}-{tail}")));
-        lines.push(format!("AKIA{}", "A1B2".repeat(4)));
+        lines.extend(["AKIA", "ASIA"].map(|start| format!("{start}{}", "A1B2".repeat(4))));
+        lines.extend(["glpat-", "npm_", "hf_", "sk_live_", "rk_test_"].map(|start| format!("{start}{}", &tail[..36])));
+        lines.push(format!("eyJ{tail}.eyJ{tail}.{tail}"));
         lines.push(format!("AIza{}", &tail[..35]));
         lines.push("-----BEGIN PRIVATE KEY-----x-----END PRIVATE KEY-----".into());
         lines.join("\n")
@@ -337,11 +382,31 @@ mod tests {
     }
 
     #[test]
-    fn control_sequences_go_as_wholes() {
-        assert_eq!(clean("\u{1b}[31mred\u{1b}[0m\u{1b}]0;title\u{7}!"), "red!");
-        assert_eq!(clean("a\u{0}b\u{8}c\u{7f}"), "abc");
-        assert_eq!(clean("\u{1b}]never ends\nnext"), "\nnext");
-        assert_eq!(clean("\u{1b}"), "");
+    fn a_private_key_that_was_cut_goes_as_far_as_it_is_there() {
+        let body = "MIIEpAIBAAKCAQEA7abcdefghijklmnop\n".repeat(3);
+        let cut = format!("-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{body}");
+        assert_eq!(clean(&format!("a\n{cut}and words (behind) it\n")), "a\n[redacted]\nand words (behind) it\n");
+    }
+
+    #[derive(Debug)]
+    struct Names;
+
+    impl super::SecurityProvider for Names {
+        fn cleaned(&self, text: &str) -> Option<String> {
+            assert!(!text.contains("panic"), "as asked");
+            text.contains("Ada").then(|| text.replace("Ada", "A."))
+        }
+    }
+
+    #[test]
+    fn a_provider_has_its_say_behind_the_rules() {
+        let sanitiser = Sanitiser::new(vec!["zz9-plural-z".into()], &[]).unwrap();
+        let sanitiser = sanitiser.with_provider(Some(std::sync::Arc::new(Names)));
+        assert_eq!(sanitiser.clean("Ada, zz9-plural-z".into()), ("A., [redacted]".into(), 2));
+        let mut value = json!({"Ada": ["Ada", "Bob"]});
+        assert_eq!(sanitiser.clean_value(&mut value), 2);
+        assert_eq!(value, json!({"A.": ["A.", "Bob"]}));
+        assert_eq!(sanitiser.clean("panic".into()).0, super::WITHHELD, "what cannot be judged is not shown");
     }
 
     #[test]

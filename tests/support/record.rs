@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tokio::sync::watch;
 use toolwarden::event::{Event, EventLine};
+use toolwarden::settlement::proof::verify;
 use toolwarden_actors::journal::{Entry, JournalSink};
 
 use super::WAIT_MAX;
@@ -177,13 +178,19 @@ impl Record {
     }
 }
 
-/// The evidence that every result carries, right to the byte.
+/// The evidence that every result carries, right to the byte; of one that refers to an artifact, what can be told
+/// without it.
 pub(crate) fn check_evidence(end: &Value) {
     let evidence = &end["metadata"]["a3s_tool_result_evidence"];
     assert_eq!(evidence["schema"], "a3s.code.tool-result-evidence.v1", "{end}");
     let output = end["output"].as_str().unwrap();
     assert_eq!(evidence["projected_bytes"], output.len(), "{end}");
-    assert!(evidence["content_ref"].as_str().is_some_and(|of| of.starts_with("inline:")), "{end}");
+    if evidence["content_ref"].as_str().is_some_and(|of| of.starts_with("inline:")) {
+        let proof = verify(&serde_json::from_value(end.clone()).unwrap(), None, None).unwrap();
+        assert!(proof.holds(), "{proof:?}: {end}");
+    } else {
+        assert_ne!(evidence["loss_mode"], "none", "{end}");
+    }
 }
 
 /// The invocation that an event is about.

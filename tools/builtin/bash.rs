@@ -26,13 +26,13 @@ use self::recorder::Recorder;
 use super::reach::{self, Step, fault, wrong};
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::capture::{CaptureReport, StreamCount};
-use crate::context::ToolContext;
+use crate::context::{Spool, ToolContext};
 use crate::declaration::Capabilities;
 use crate::effects::files::{FileKind, Links};
 use crate::effects::processes::confinement::told;
 use crate::effects::processes::{CommandSpec, ContainmentLevel, ProcessEnd, ProcessError, ProcessStatus};
 use crate::ids::ToolName;
-use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
+use crate::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
 use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace::Commands;
 use crate::workspace_path::PATH_BYTES_MAX;
@@ -240,7 +240,7 @@ struct Run {
 
 impl Request {
     async fn run(self, ctx: &ToolContext) -> ToolOutcome {
-        let recorder = Arc::new(Recorder::default());
+        let recorder = Arc::new(Recorder::new(Arc::clone(&ctx.spool)));
         let stop = Cancellation::new();
         let mut deadline = pin!(sleep(Duration::from_millis(self.timeout.applied_ms)));
         let running = self.commands.processes.run(self.spec.clone(), Arc::clone(&recorder) as _, stop.clone());
@@ -251,7 +251,7 @@ impl Request {
         let run = Run { end, stopped };
         recorder.flush(ctx.progress.as_ref());
         let (text, report) = recorder.finish();
-        self.outcome(&run, text, &report)
+        self.outcome(&run, text, &report, &*ctx.spool)
     }
 
     /// Waits for the end of a run; meanwhile passes on its output, the time-out and a cancel.
@@ -293,7 +293,7 @@ impl Request {
         }
     }
 
-    fn outcome(&self, run: &Run, text: String, report: &CaptureReport) -> ToolOutcome {
+    fn outcome(&self, run: &Run, text: String, report: &CaptureReport, spool: &dyn Spool) -> ToolOutcome {
         let stopped = run.end.as_ref().map_or(run.stopped.as_ref(), |end| end.stopped.as_ref());
         let ended = match (stopped, &run.end) {
             (Some(reason), _) => ToolOutcome::ended_early("bash", reason),
@@ -301,14 +301,26 @@ impl Request {
             (None, Err(error)) => of_error(error),
         };
         let mut output = text;
+        let before = output.len();
         for notice in self.notices(run, &ended.output) {
             if !output.is_empty() && !output.ends_with('\n') {
                 output.push('\n');
             }
             output.push_str(&format!("[{notice}]\n"));
         }
+        let excerpt = report.excerpt();
+        if excerpt != Excerpt::Whole {
+            // The whole is what the output would be, had nothing been left out.
+            spool.write(&output.as_bytes()[before..]);
+        }
         let timed_out = matches!(ended.error, Some(ToolErrorKind::Timeout { .. }));
-        ToolOutcome { output, metadata: self.metadata(run, report, timed_out), trust: Trust::WorkspaceData, ..ended }
+        ToolOutcome {
+            output,
+            metadata: self.metadata(run, report, timed_out),
+            trust: Trust::WorkspaceData,
+            excerpt,
+            ..ended
+        }
     }
 
     /// What the model must know besides the output, one line each.

@@ -1,6 +1,6 @@
 //! What a change to a file looks like to hosts: before, after, digests, and a unified diff, all bounded.
 //!
-//! Large sides become previews of head and tail; a diff that would be large or slow to find is left out and that is
+//! Large sides become previews of head and tail, and go with the outcome to be kept by reference; a diff that would be large or slow to find is left out and that is
 //! said. Nothing here depends on time, so the same change is always described the same way.
 
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use similar::{Algorithm, TextDiff};
 
 use crate::digest::Digest;
-use crate::outcome::ToolOutcome;
+use crate::outcome::{SideText, ToolOutcome};
 
 /// Both sides stand in the metadata whole up to this many bytes together.
 const WHOLE_BYTES_MAX: usize = 64 * 1024;
@@ -43,6 +43,7 @@ pub(crate) struct Change {
     after: Value,
     facts: Value,
     diff: Option<String>,
+    sides: Vec<SideText>,
 }
 
 impl Change {
@@ -61,7 +62,14 @@ impl Change {
             "unified_diff": diff.as_deref().map(|diff| middle_cut(diff, DIFF_BYTES_MAX)),
             "diff_omitted": diff.is_none(),
         });
-        Self { before: before.map(|side| shown(side.text)), after: shown(after.text), facts, diff }
+        let kept = |side: &'static str, text: &str| SideText { side, text: text.to_owned() };
+        let sides = match compacted {
+            true => {
+                before.map(|side| kept("before", side.text)).into_iter().chain([kept("after", after.text)]).collect()
+            }
+            false => Vec::new(),
+        };
+        Self { before: before.map(|side| shown(side.text)), after: shown(after.text), facts, diff, sides }
     }
 
     /// Puts the description into a result, the diff behind its text.
@@ -69,6 +77,7 @@ impl Change {
         if with_diff && let Some(diff) = &self.diff {
             outcome.output.push_str(&middle_cut(diff, SHOWN_DIFF_BYTES_MAX));
         }
+        outcome.sides = self.sides;
         if let Some(before) = self.before {
             outcome = outcome.with("before", before);
         }
@@ -133,6 +142,7 @@ mod tests {
         assert!(diff.contains("@@ -1,2 +1,2 @@\n-a\rb\n+a\rB\n c\n\\ No newline"), "{diff}");
         assert!(outcome.output.starts_with("done\n--- before\n+++ after\n"));
         let new = Change::of(None, side("x\n")).describe(ToolOutcome::default(), false);
+        assert!(outcome.sides.is_empty() && new.sides.is_empty());
         assert!(!new.metadata.contains_key("before") && new.metadata["change"]["before"].is_null());
     }
 
@@ -142,6 +152,8 @@ mod tests {
         let outcome = Change::of(Some(side(&old)), side(&new)).describe(ToolOutcome::default(), true);
         let before = outcome.metadata["before"].as_str().unwrap();
         assert!(before.len() <= PREVIEW_BYTES_MAX && before.contains("bytes left out"));
+        let kept: Vec<_> = outcome.sides.iter().map(|kept| (kept.side, kept.text.as_str())).collect();
+        assert!(kept == [("before", old.as_str()), ("after", new.as_str())]);
         let facts = &outcome.metadata["change"];
         assert_eq!((&facts["compacted"], &facts["before"]["bytes"]), (&json!(true), &json!(80_000)));
         assert_eq!(facts["diff_omitted"], json!(true), "400 million line pairs");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::cancellation::Cancellation;
-use crate::context::{NoProgress, ToolContext};
+use crate::context::{NoProgress, NoSpool, ToolContext};
 use crate::effects::clock::SystemClock;
 use crate::ids::{InvocationId, SessionId};
 use crate::outcome::ToolOutcome;
@@ -30,6 +30,7 @@ pub(crate) fn context_over(workspace: Workspace) -> ToolContext {
         cancel: Cancellation::new(),
         clock: Arc::new(SystemClock::new()),
         progress: Arc::new(NoProgress),
+        spool: Arc::new(NoSpool),
         invoke: None,
         delegate: None,
     }

@@ -1,25 +1,27 @@
-//! Where the bytes of a running command go: into the capture, and on to whoever watches.
+//! Where the bytes of a running command go: into the capture, on to whoever watches, and all of them to the spool
+//! once there are more than the capture's head holds.
 //!
 //! A watcher gets text at the pace of the tool, not of the command: what is new waits here, bounded, until it is
 //! flushed. It is a view; the result is made from the capture alone.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use crate::capture::{Capture, CaptureReport};
-use crate::context::Progress;
+use crate::context::{Progress, Spool};
 use crate::effects::processes::{OutputSink, Stream};
+use crate::outcome::Excerpt;
 use crate::screen_text;
 
 /// Most bytes shown at once; what comes beyond it before the next flush is counted and not shown.
 const SHOWN_BYTES_MAX: usize = 16 * 1024;
 
 /// Records one command.
-#[derive(Debug, Default)]
 pub(super) struct Recorder {
     state: Mutex<State>,
     news: Notify,
+    spool: Arc<dyn Spool>,
 }
 
 #[derive(Debug, Default)]
@@ -28,13 +30,23 @@ struct State {
     /// Whole characters that were not shown yet.
     fresh: Vec<u8>,
     unshown_bytes: usize,
+    /// Whether all bytes so far are in the spool.
+    spooled: bool,
 }
 
 impl OutputSink for Recorder {
     fn push(&self, stream: Stream, bytes: &[u8]) {
         let mut state = self.state();
-        let State { capture, fresh, unshown_bytes } = &mut *state;
+        let State { capture, fresh, unshown_bytes, spooled } = &mut *state;
+        let held_bytes = capture.whole().map_or(0, <[u8]>::len);
         let whole = capture.push(stream, bytes);
+        if !*spooled && capture.whole().is_none() {
+            self.spool.write(&capture.head()[..held_bytes]);
+            *spooled = true;
+        }
+        if *spooled {
+            self.spool.write(&whole);
+        }
         let end = if *unshown_bytes > 0 { 0 } else { shown_bytes(&whole, SHOWN_BYTES_MAX - fresh.len()) };
         fresh.extend_from_slice(&whole[..end]);
         *unshown_bytes += whole.len() - end;
@@ -44,6 +56,11 @@ impl OutputSink for Recorder {
 }
 
 impl Recorder {
+    /// Records into this spool.
+    pub(super) fn new(spool: Arc<dyn Spool>) -> Self {
+        Self { state: Mutex::default(), news: Notify::new(), spool }
+    }
+
     /// Waits until there is something to flush.
     pub(super) async fn news(&self) {
         self.news.notified().await;
@@ -65,9 +82,18 @@ impl Recorder {
         }
     }
 
-    /// The text for the model, and what became of the output. What comes later is lost.
+    /// The text for the model, and what became of the output. What comes later is lost. When the text is less than
+    /// the whole, the whole is in the spool by then.
     pub(super) fn finish(&self) -> (String, CaptureReport) {
-        std::mem::take(&mut self.state().capture).finish()
+        let State { capture, spooled, .. } = std::mem::take(&mut *self.state());
+        let whole = if spooled { Vec::new() } else { capture.whole().unwrap_or_default().to_vec() };
+        let rest = capture.unfinished().concat();
+        let (text, report) = capture.finish();
+        if spooled || report.excerpt() != Excerpt::Whole {
+            self.spool.write(&whole);
+            self.spool.write(&rest);
+        }
+        (text, report)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -88,11 +114,49 @@ fn shown_bytes(bytes: &[u8], room: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     use super::{Recorder, SHOWN_BYTES_MAX};
-    use crate::context::Progress;
+    use crate::capture::HEAD_BYTES_MAX;
+    use crate::context::{NoSpool, Progress, Spool};
     use crate::effects::processes::{OutputSink as _, Stream::Out};
+    use crate::outcome::Excerpt;
+
+    #[derive(Default)]
+    struct Spooled(Mutex<Vec<u8>>);
+
+    impl Spool for Spooled {
+        fn write(&self, bytes: &[u8]) {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+        }
+    }
+
+    /// What a spool got of these chunks, and how the text differs from it.
+    fn spooled<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, Excerpt) {
+        let spool = Arc::new(Spooled::default());
+        let recorder = Recorder::new(spool.clone());
+        chunks.into_iter().for_each(|chunk| recorder.push(Out, chunk));
+        let excerpt = recorder.finish().1.excerpt();
+        let bytes = std::mem::take(&mut *spool.0.lock().unwrap());
+        (bytes, excerpt)
+    }
+
+    // Cases C016 and C020: whatever the text lacks, the spool has.
+    #[test]
+    fn the_spool_gets_every_byte_that_the_text_lacks() {
+        let long: Vec<u8> = (0..60_000).flat_map(|n: u32| format!("{n} 界\n").into_bytes()).collect();
+        for step in [1000, HEAD_BYTES_MAX, HEAD_BYTES_MAX + 1, long.len()] {
+            let (bytes, excerpt) = spooled(long.chunks(step));
+            assert!(bytes == long, "{step}");
+            assert!(matches!(excerpt, Excerpt::Cut { shown_bytes: 90_000..=102_400 }), "{excerpt:?}");
+        }
+        let line = vec![b'x'; 200_000];
+        assert_eq!(spooled(line.chunks(4096)), (line.clone(), Excerpt::RewrittenAndCut));
+        assert_eq!(spooled([&line[..9000]]), (line[..9000].to_vec(), Excerpt::Rewritten));
+        let drawn = b"10%\r50%\r100%\n\xe4\xb8";
+        assert_eq!(spooled([&drawn[..]]), (drawn.to_vec(), Excerpt::Rewritten));
+        assert_eq!(spooled([&b"\x1b[31mred\x1b[0m\r\n"[..]]), (Vec::new(), Excerpt::Whole));
+    }
 
     #[derive(Default)]
     struct Shown(Mutex<Vec<String>>);
@@ -105,7 +169,7 @@ mod tests {
 
     #[test]
     fn deltas_are_whole_characters_and_bounded() {
-        let (recorder, shown) = (Recorder::default(), Shown::default());
+        let (recorder, shown) = (Recorder::new(Arc::new(NoSpool)), Shown::default());
         recorder.flush(&shown);
         recorder.push(Out, b"a\xe4\xb8");
         recorder.flush(&shown);

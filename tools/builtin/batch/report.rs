@@ -62,6 +62,7 @@ pub fn outcome(mut calls: Vec<Ended<'_>>, execution: &Execution) -> ToolOutcome 
         attachments: calls.into_iter().flat_map(|call| call.outcome.attachments).collect(),
         error,
         trust,
+        ..ToolOutcome::default()
     }
 }
 
