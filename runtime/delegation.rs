@@ -196,6 +196,8 @@ impl Child {
         scope.seen = Arc::new(SeenFiles::default());
         scope.policies.extend(agent.policy.clone());
         scope.account = account.clone();
+        // Its own: they end with it.
+        scope.background = scope.background_of(node, &self.kernel.effects.clock);
         let scope = Arc::new(scope);
         let plan = RunPlan { run, model: Arc::clone(&self.model), agent, limits: self.limits.clone() };
         let (kernel, prompt) = (Arc::clone(&self.kernel), self.task.prompt.clone());

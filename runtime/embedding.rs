@@ -17,8 +17,8 @@ use toolwarden_tools::catalog::{CatalogOptions, builtin_tools};
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::effects::files::FileError;
-use toolwarden_tools::effects::processes::Processes;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
+use toolwarden_tools::effects::processes::{Leftover, Processes};
 use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::registry::{Registry, RegistryError};
 use toolwarden_tools::schema::SchemaCache;
@@ -229,6 +229,7 @@ impl Runtime {
             child_budget: BudgetLimits::default(),
             calls: CallLimits::default(),
             runs: RunLimits::default(),
+            leftover: Leftover::default(),
         }
     }
 
@@ -294,6 +295,7 @@ pub struct SessionBuilder {
     child_budget: BudgetLimits,
     calls: CallLimits,
     runs: RunLimits,
+    leftover: Leftover,
 }
 
 impl SessionBuilder {
@@ -395,6 +397,15 @@ impl SessionBuilder {
         self
     }
 
+    /// What becomes of processes that a command of `bash` leaves running when its shell has ended: they are stopped,
+    /// when not said, or go on as a background process of the session. Kept ones need a level that loses none of
+    /// them ([`SystemProcesses::with_shim`]); without it they are stopped.
+    #[must_use]
+    pub fn leftover(mut self, leftover: Leftover) -> Self {
+        self.leftover = leftover;
+        self
+    }
+
     /// Opens the session.
     ///
     /// # Errors
@@ -439,10 +450,12 @@ impl SessionBuilder {
             projection: ProjectionPolicy::default(),
             ancestry: Vec::new(),
             children: Some(children),
+            background: None,
+            leftover: self.leftover,
         };
         let plan = SessionPlan { model: self.model, agent, limits: self.runs, budget: self.budget };
         let sessions = parts.tree.sessions().ok_or(SessionError::NotRunning)?;
-        Ok(Session::open(kernel, Arc::new(scope), plan, &sessions).await?)
+        Ok(Session::open(kernel, scope, plan, &sessions).await?)
     }
 }
 

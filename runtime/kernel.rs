@@ -33,7 +33,7 @@ use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
 use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
-use toolwarden_tools::tool::Tool;
+use toolwarden_tools::tool::{Needs, Tool};
 use toolwarden_tools::workspace::Workspace;
 
 use crate::call_result::CallResult;
@@ -486,7 +486,7 @@ fn context(
     ToolContext {
         invocation: passage.id.clone(),
         session: scope.session.clone(),
-        workspace: granted(scope, passage, needs.exec, needs.write, node),
+        workspace: granted(scope, passage, needs, node),
         seen: Arc::clone(&scope.seen),
         cancel: node.cancellation().clone(),
         clock: Arc::clone(&kernel.effects.clock),
@@ -501,25 +501,33 @@ fn context(
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),
             _ => None,
         },
+        background: match &scope.background {
+            Some(background) if needs.background => Some(Arc::new(background.clone()) as _),
+            _ => None,
+        },
     }
 }
 
 /// The workspace with no more than the tool needs, without files that a policy denies, and with every command
 /// under the call's own node.
-fn granted(scope: &Scope, passage: &Passage, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+fn granted(scope: &Scope, passage: &Passage, needs: Needs, node: &NodeHandle) -> Workspace {
     let workspace = &scope.workspace;
     let mut to = workspace.capabilities();
-    to.exec &= exec;
-    to.git &= exec;
-    to.write &= write;
+    to.exec &= needs.exec;
+    to.git &= needs.exec;
+    to.write &= needs.write;
     let mut narrowed = workspace.narrowed(to);
     if !passage.origin.is_trusted() {
         narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies));
     }
     match workspace.commands().or(workspace.git_commands()) {
-        Some(commands) if exec => {
+        Some(commands) if needs.exec => {
             let port = Arc::clone(&commands.processes);
-            narrowed.with_processes(Arc::new(SupervisedProcesses::new(port, node.clone())))
+            let mut supervised = SupervisedProcesses::new(port, node.clone());
+            if let Some(background) = scope.background.as_ref().filter(|_| needs.background) {
+                supervised = supervised.handing_over(background.clone(), passage.id.clone());
+            }
+            narrowed.with_processes(Arc::new(supervised))
         }
         _ => narrowed,
     }

@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use toolwarden_actors::accounts::AccountId;
+use toolwarden_actors::background::BackgroundProcesses;
 use toolwarden_actors::node::NodeHandle;
 use toolwarden_tools::context::{ChildResults, ChildTask, FanOutPolicy};
 use toolwarden_tools::declaration::ToolDefinition;
+use toolwarden_tools::effects::clock::Clock;
+use toolwarden_tools::effects::processes::Leftover;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
 use toolwarden_tools::registry::Registry;
 use toolwarden_tools::tool::ToolSpec;
@@ -58,6 +61,10 @@ pub struct Scope {
     pub ancestry: Vec<ToolName>,
     /// Starts child runs, where there is a model for them.
     pub children: Option<Arc<dyn ChildRuns>>,
+    /// The session's background processes, where commands may be run; there once its node is.
+    pub background: Option<BackgroundProcesses>,
+    /// What becomes of processes that a command leaves running when it has ended.
+    pub leftover: Leftover,
 }
 
 /// Whether and how a person is asked.
@@ -106,6 +113,13 @@ impl Default for CallLimits {
 }
 
 impl Scope {
+    /// The background processes of a session that is this node, with commands as this scope's workspace runs them.
+    pub(crate) fn background_of(&self, node: &NodeHandle, clock: &Arc<dyn Clock>) -> Option<BackgroundProcesses> {
+        let commands = self.workspace.commands()?;
+        let port = Arc::clone(&commands.processes);
+        Some(BackgroundProcesses::new(node.clone(), port, Arc::clone(clock), self.leftover))
+    }
+
     /// What a tool of this name has from its cancel to being dropped.
     pub fn grace_of(&self, tool: &str) -> Duration {
         match self.registry.get(tool) {

@@ -10,6 +10,8 @@
     reason = "the tests look at real processes, and lints do not know them as tests without the harness"
 )]
 
+#[path = "processes/background.rs"]
+mod background;
 #[path = "processes/command.rs"]
 mod command;
 #[path = "processes/figure.rs"]
@@ -50,6 +52,16 @@ const TESTS: &[(&str, fn(), bool)] = &[
     ("port::a_stopped_scope_is_woken", port::a_stopped_scope_is_woken, false),
     ("port::a_killed_scope_is_swept_after", port::a_killed_scope_is_swept_after, false),
     ("port::a_long_request_arrives_whole", port::a_long_request_arrives_whole, false),
+    ("background::outlives_calls_and_runs", background::outlives_calls_and_runs, false),
+    ("background::ends_with_a_child_run", background::ends_with_a_child_run, false),
+    ("background::ends_with_its_session", background::ends_with_its_session, false),
+    ("background::ends_with_its_host", background::ends_with_its_host, false),
+    ("background::is_listed_read_and_stopped", background::is_listed_read_and_stopped, false),
+    ("background::counts_what_it_overwrites", background::counts_what_it_overwrites, false),
+    ("background::is_bounded", background::is_bounded, false),
+    ("background::what_fails_at_once_is_told", background::what_fails_at_once_is_told, false),
+    ("background::what_a_shell_leaves", background::what_a_shell_leaves, false),
+    ("background::is_governed", background::is_governed, false),
     ("soak::short", || soak::calls(200), false),
     ("soak::long", || soak::calls(2000), true),
     ("figure::all", figure::all, true),

@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 
 use crate::effects::processes::Stream;
 use crate::screen_text;
+use crate::text::{is_continuation, unfinished_bytes};
 
 /// Bytes kept from the start of an output.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -262,23 +263,6 @@ fn decoded<'a>(bytes: &'a [u8], report: &mut CaptureReport) -> Cow<'a, str> {
 
 fn newlines(bytes: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', bytes).count() as u64
-}
-
-fn is_continuation(byte: u8) -> bool {
-    byte & 0xc0 == 0x80
-}
-
-/// How many bytes at the end are the start of a character that goes on: 0 to 3.
-fn unfinished_bytes(bytes: &[u8]) -> usize {
-    let back = bytes.iter().rev().take(3).take_while(|byte| is_continuation(**byte)).count() + 1;
-    let Some(first) = bytes.len().checked_sub(back).map(|at| bytes[at]) else { return 0 };
-    let length = match first {
-        0xc2..=0xdf => 2,
-        0xe0..=0xef => 3,
-        0xf0..=0xf4 => 4,
-        _ => 1,
-    };
-    if length > back { back } else { 0 }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::background::Background;
 use crate::cancellation::Cancellation;
 use crate::declaration::{Capabilities, ToolDefinition};
 use crate::effects::clock::Clock;
@@ -39,6 +40,8 @@ pub struct ToolContext {
     pub invoke: Option<Arc<dyn Invoke>>,
     /// Starts child runs; only for tools that need it.
     pub delegate: Option<Arc<dyn Delegate>>,
+    /// The session's background processes; only for tools that need them, where commands may be run.
+    pub background: Option<Arc<dyn Background>>,
 }
 
 /// Takes output while a call runs.

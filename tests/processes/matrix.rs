@@ -62,14 +62,14 @@ pub(crate) fn ends(ending: Ending) {
     });
 }
 
-async fn runtime(mark: &str) -> Runtime {
+pub(crate) async fn runtime(mark: &str) -> Runtime {
     let builder = Runtime::builder().processes(Arc::new(guarded())).environment(environment(mark));
     // All of them at once.
     let lane = LaneLimits::default().with(Lane::Execute, BulkheadLimits { permits: 64, queue_max: 64, breaker: None });
     builder.lanes(lane).build().await.unwrap()
 }
 
-async fn call(session: &Session, line: &str, timeout_ms: u64) -> Result<Arc<CallResult>, SessionError> {
+pub(crate) async fn call(session: &Session, line: &str, timeout_ms: u64) -> Result<Arc<CallResult>, SessionError> {
     session.tool("bash", json!({"command": line, "timeout": timeout_ms})).await
 }
 
@@ -184,7 +184,7 @@ async fn host_ends(signal: Signal, mark: &str) {
     let mut ready = Ready::new(folder.path());
     let mut host =
         Command::new(crate::command::SELF).arg(HOST).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let plan = json!({"folder": folder.path(), "mark": mark, "lines": ready.lines(mark, GO_ON)});
+    let plan = json!({"folder": folder.path(), "mark": mark, "lines": ready.lines(mark, GO_ON), "background": false});
     // The mark may stand neither in its arguments nor in its environment.
     writeln!(host.stdin.take().unwrap(), "{plan}").unwrap();
     ready.all(HOSTILE.len()).await;
@@ -212,13 +212,15 @@ pub(crate) fn play_host() -> ExitCode {
     std::io::stdin().lock().read_line(&mut plan).unwrap();
     let plan: Value = serde_json::from_str(&plan).unwrap();
     let text = |name: &str| plan[name].as_str().unwrap().to_owned();
+    let background = plan["background"].as_bool().unwrap();
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     tokio.block_on(async {
         let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
         let runtime = runtime(&text("mark")).await;
         let session = runtime.session(text("folder")).open().await.unwrap();
         let lines: Vec<&str> = plan["lines"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-        let calls = join_all(lines.iter().map(|line| call(&session, line, 600_000)));
+        let call = |line| session.tool("bash", json!({"command": line, "timeout": 600_000, "background": background}));
+        let calls = join_all(lines.into_iter().map(call));
         tokio::select! { biased;
             _ = terminated.recv() => {}
             _ = async { tokio::join!(calls, std::future::pending::<()>()) } => {}

@@ -37,6 +37,8 @@ pub(crate) fn status_and_streams() {
         killed_background: false,
         level: ContainmentLevel::SubReaper,
         survivors: Vec::new(),
+        left: Vec::new(),
+        handed_over: None,
     };
     assert_eq!(end.unwrap(), expected);
     for (line, signal) in [("kill -9 $$", 9), ("kill -SEGV $$", 11), ("kill -36 $$", 36), ("kill -PIPE $$", 13)] {

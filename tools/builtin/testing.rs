@@ -32,6 +32,7 @@ pub(crate) fn context_over(workspace: Workspace) -> ToolContext {
         progress: Arc::new(NoProgress),
         invoke: None,
         delegate: None,
+        background: None,
     }
 }
 

@@ -3,6 +3,7 @@
 //! A command gets a process group of its own, exactly the environment given, and the null device (or exactly the
 //! bytes given) as standard input. Only the port stands here; the real side is [`system::SystemProcesses`].
 
+mod left;
 #[cfg(test)]
 pub(crate) mod marked;
 mod pipes;
@@ -15,9 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::cancellation::{CancelReason, Cancellation};
+use crate::ids::BackgroundId;
 
 /// Runs commands.
 pub trait Processes: Send + Sync {
@@ -64,7 +67,50 @@ pub enum Stream {
 pub trait OutputSink: Send + Sync {
     /// One chunk; must not block.
     fn push(&self, stream: Stream, bytes: &[u8]);
+
+    /// The command itself has ended, and what it left running is about to be stopped: says whether it is, or goes
+    /// on. Asked at most once, and only at a level that loses nothing of what goes on
+    /// ([`ContainmentLevel::SubReaper`]); then [`Processes::run`] ends when nothing is left, and a stop ends all of
+    /// it in order. Must not block.
+    fn left(&self, _left: &Left) -> Leftover {
+        Leftover::Stop
+    }
 }
+
+/// What becomes of what a command leaves running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Leftover {
+    /// It is stopped.
+    #[default]
+    Stop,
+    /// It goes on.
+    Keep,
+}
+
+/// A command that ended and left something running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// The command's own status.
+    pub status: ProcessStatus,
+    /// What is held of what still runs.
+    pub level: ContainmentLevel,
+    /// What still runs, as far as it was seen: at most [`LEFT_MAX`].
+    pub processes: Vec<LeftProcess>,
+}
+
+/// One process that a command left running, at the moment of the look.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeftProcess {
+    /// Its pid.
+    pub pid: u32,
+    /// The start of its command line, at most [`LEFT_COMMAND_BYTES_MAX`].
+    pub command: String,
+}
+
+/// Most processes that are named of what a command left running.
+pub const LEFT_MAX: usize = 32;
+/// Longest command line of a process that is named, in bytes.
+pub const LEFT_COMMAND_BYTES_MAX: usize = 200;
 
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +128,10 @@ pub struct ProcessEnd {
     /// Pids that are known to be left (at most 64): what could not be killed in time. A later look may find them
     /// gone.
     pub survivors: Vec<u32>,
+    /// What the command left running when it had ended, as far as it was seen before it was stopped or handed over.
+    pub left: Vec<LeftProcess>,
+    /// The background process of the session that what was left now is; none when it was stopped.
+    pub handed_over: Option<BackgroundId>,
 }
 
 impl ProcessEnd {
@@ -92,8 +142,8 @@ impl ProcessEnd {
         output_held: bool,
         killed_background: bool,
     ) -> Self {
-        let (level, survivors) = (ContainmentLevel::Group, Vec::new());
-        Self { status, stopped, output_held, killed_background, level, survivors }
+        let (level, survivors, left) = (ContainmentLevel::Group, Vec::new(), Vec::new());
+        Self { status, stopped, output_held, killed_background, level, survivors, left, handed_over: None }
     }
 }
 

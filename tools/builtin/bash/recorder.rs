@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::capture::{Capture, CaptureReport};
 use crate::context::Progress;
-use crate::effects::processes::{OutputSink, Stream};
+use crate::effects::processes::{Left, Leftover, OutputSink, Stream};
 use crate::screen_text;
 
 /// Most bytes shown at once; what comes beyond it before the next flush is counted and not shown.
@@ -20,6 +20,7 @@ const SHOWN_BYTES_MAX: usize = 16 * 1024;
 pub(super) struct Recorder {
     state: Mutex<State>,
     news: Notify,
+    leftover: Leftover,
 }
 
 #[derive(Debug, Default)]
@@ -41,9 +42,18 @@ impl OutputSink for Recorder {
         drop(state);
         self.news.notify_one();
     }
+
+    fn left(&self, _left: &Left) -> Leftover {
+        self.leftover
+    }
 }
 
 impl Recorder {
+    /// Records a command; `leftover` is what becomes of processes that it leaves running.
+    pub(super) fn new(leftover: Leftover) -> Self {
+        Self { leftover, ..Self::default() }
+    }
+
     /// Waits until there is something to flush.
     pub(super) async fn news(&self) {
         self.news.notified().await;

@@ -34,7 +34,7 @@ use tokio::time::{sleep, timeout};
 use crate::cancellation::Cancellation;
 use crate::effects::processes::pipes::Pipes;
 use crate::effects::processes::shim::guarded::GuardedProcesses;
-use crate::effects::processes::{CommandSpec, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes};
+use crate::effects::processes::{CommandSpec, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes, left};
 
 /// How long a killed command may take to die.
 const KILL_WAIT: Duration = Duration::from_millis(500);
@@ -103,6 +103,11 @@ async fn run(command: &CommandSpec, sink: &dyn OutputSink, stop: &Cancellation) 
         }
     }
     let output_held = !pipes.are_closed();
+    // To look at all processes takes longer than most commands, so it is done only where somebody is known to be left.
+    let left = match (&stopped, output_held) {
+        (None, true) => u32::try_from(leader.pid.as_raw()).map(left::in_group).unwrap_or_default(),
+        _ => Vec::new(),
+    };
 
     leader.kill();
     let dying = async { tokio::join!(leader.ended(&mut exits), timeout(LAST_READ, pipes.drained(sink))).0 };
@@ -115,7 +120,7 @@ async fn run(command: &CommandSpec, sink: &dyn OutputSink, stop: &Cancellation) 
         return Ok(ProcessEnd { survivors: leader.pid.as_raw().try_into().into_iter().collect(), ..unknown });
     };
     let killed_background = leader.group_gone().await;
-    Ok(ProcessEnd::group(status, stopped, output_held, killed_background))
+    Ok(ProcessEnd { left, ..ProcessEnd::group(status, stopped, output_held, killed_background) })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]

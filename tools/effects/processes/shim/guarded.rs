@@ -21,7 +21,8 @@ use crate::cancellation::{CancelReason, Cancellation};
 use crate::effects::processes::pipes::Pipes;
 use crate::effects::processes::system::find_program;
 use crate::effects::processes::{
-    CommandSpec, ContainmentLevel, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes,
+    CommandSpec, ContainmentLevel, Left, LeftProcess, Leftover, OutputSink, ProcessEnd, ProcessError, ProcessStatus,
+    Processes, left,
 };
 
 /// How long a scope may take to report after the grace of a command, before it is given up.
@@ -105,6 +106,9 @@ struct Attendance<'a> {
     stopped: Option<CancelReason>,
     /// Whether the scope was told to end what the command left behind.
     is_finishing: bool,
+    /// Whether what the command left behind goes on.
+    is_kept: bool,
+    left: Vec<LeftProcess>,
     output_held: bool,
 }
 
@@ -123,7 +127,8 @@ struct Gone {
 
 impl<'a> Attendance<'a> {
     fn new(command: &'a CommandSpec, handed: Handed, pipes: Pipes) -> Self {
-        Self { command, handed, pipes, status: None, stopped: None, is_finishing: false, output_held: false }
+        let (status, stopped, left) = (None, None, Vec::new());
+        Self { command, handed, pipes, status, stopped, is_finishing: false, is_kept: false, left, output_held: false }
     }
 
     async fn attend(mut self, sink: &dyn OutputSink, stop: &Cancellation) -> Result<ProcessEnd, Failure> {
@@ -138,6 +143,8 @@ impl<'a> Attendance<'a> {
             killed_background: gone.killed_background,
             level: ContainmentLevel::SubReaper,
             survivors: gone.survivors,
+            left: self.left,
+            handed_over: None,
         })
     }
 
@@ -150,7 +157,7 @@ impl<'a> Attendance<'a> {
         let mut is_taken = false;
         loop {
             let is_ending = self.stopped.is_some() || self.is_finishing;
-            let is_draining = self.status.is_some() && !is_ending;
+            let is_draining = self.status.is_some() && !is_ending && !self.is_kept;
             tokio::select! { biased;
                 report = self.handed.reports.next() => match report.map_err(|source| self.lost(source))? {
                     Some(Report::Ended { status }) => {
@@ -170,7 +177,7 @@ impl<'a> Attendance<'a> {
                 },
                 reason = stop.cancelled(), if !is_ending => {
                     // The command's own end came first and stays; then only the drain is cut.
-                    if self.status.is_some() {
+                    if is_draining {
                         self.finish();
                     } else {
                         self.stopped = Some(reason);
@@ -178,7 +185,7 @@ impl<'a> Attendance<'a> {
                     }
                 }
                 () = overdue.as_mut(), if is_ending => return self.sweep().await,
-                () = drain.as_mut(), if is_draining => self.finish(),
+                () = drain.as_mut(), if is_draining => self.leave(sink),
                 () = untaken.as_mut(), if !is_taken => {
                     is_taken = self.handed.scope().is_some();
                     if !is_taken && !self.handed.is_awaited() {
@@ -186,11 +193,23 @@ impl<'a> Attendance<'a> {
                     }
                     untaken.as_mut().reset(Instant::now() + UNTAKEN_PAUSE);
                 }
-                () = self.pipes.serve_until(sink, is_draining) => self.finish(),
+                () = self.pipes.serve_until(sink, is_draining) => self.leave(sink),
             }
             if !is_ending && (self.stopped.is_some() || self.is_finishing) {
                 overdue.as_mut().reset(Instant::now() + self.command.grace + REPORT_WAIT);
             }
+        }
+    }
+
+    /// The command has ended, and something of it still runs: asks what becomes of that.
+    fn leave(&mut self, sink: &dyn OutputSink) {
+        let scope = self.handed.scope().and_then(|scope| u32::try_from(scope).ok());
+        self.left = scope.map(left::below).unwrap_or_default();
+        let status = self.status.unwrap_or(ProcessStatus::Unknown);
+        let told = Left { status, level: ContainmentLevel::SubReaper, processes: self.left.clone() };
+        match sink.left(&told) {
+            Leftover::Keep => self.is_kept = true,
+            Leftover::Stop => self.finish(),
         }
     }
 
