@@ -27,6 +27,7 @@ use toolwarden_tools::workspace::seen::SeenFiles;
 use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
 
 use crate::agent::Agents;
+use crate::command_output::CommandOutput;
 use crate::delegation::Delegation;
 use crate::event::Event;
 use crate::grant_book::GrantBook;
@@ -229,6 +230,7 @@ impl Runtime {
             child_budget: BudgetLimits::default(),
             calls: CallLimits::default(),
             runs: RunLimits::default(),
+            command_output: None,
             leftover: Leftover::default(),
         }
     }
@@ -295,6 +297,7 @@ pub struct SessionBuilder {
     child_budget: BudgetLimits,
     calls: CallLimits,
     runs: RunLimits,
+    command_output: Option<Arc<dyn CommandOutput>>,
     leftover: Leftover,
 }
 
@@ -397,6 +400,14 @@ impl SessionBuilder {
         self
     }
 
+    /// Shows the host what commands write, byte by byte and by stream. Background processes are read by
+    /// [`Session::read_process`] instead.
+    #[must_use]
+    pub fn command_output(mut self, observer: Arc<dyn CommandOutput>) -> Self {
+        self.command_output = Some(observer);
+        self
+    }
+
     /// What becomes of processes that a command of `bash` leaves running when its shell has ended: they are stopped,
     /// when not said, or go on as a background process of the session. Kept ones need a level that loses none of
     /// them ([`SystemProcesses::with_shim`]); without it they are stopped.
@@ -451,6 +462,7 @@ impl SessionBuilder {
             ancestry: Vec::new(),
             children: Some(children),
             background: None,
+            command_output: self.command_output,
             leftover: self.leftover,
         };
         let plan = SessionPlan { model: self.model, agent, limits: self.runs, budget: self.budget };

@@ -25,7 +25,7 @@ use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, 
 use toolwarden_actors::process_group::SupervisedProcesses;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::canonical_json::json_bytes;
-use toolwarden_tools::context::{Progress, ToolContext};
+use toolwarden_tools::context::{DeltaStreams, Progress, ToolContext};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
@@ -37,6 +37,7 @@ use toolwarden_tools::tool::{Needs, Tool};
 use toolwarden_tools::workspace::Workspace;
 
 use crate::call_result::CallResult;
+use crate::command_output::ObservedProcesses;
 use crate::event::{Event, EventKind, REQUEST_SNAPSHOT_SCHEMA, RequestSnapshot};
 use crate::governance::admission::Admitted;
 use crate::governance::budget::Budgeted;
@@ -522,7 +523,7 @@ fn granted(scope: &Scope, passage: &Passage, needs: Needs, node: &NodeHandle) ->
     }
     match workspace.commands().or(workspace.git_commands()) {
         Some(commands) if needs.exec => {
-            let port = Arc::clone(&commands.processes);
+            let port = ObservedProcesses::over(&commands.processes, scope.command_output.as_ref(), &passage.id);
             let mut supervised = SupervisedProcesses::new(port, node.clone());
             if let Some(background) = scope.background.as_ref().filter(|_| needs.background) {
                 supervised = supervised.handing_over(background.clone(), passage.id.clone());
@@ -543,8 +544,12 @@ struct Deltas {
 
 impl Progress for Deltas {
     fn delta(&self, text: &str) {
+        self.streams(text, None);
+    }
+
+    fn streams(&self, text: &str, streams: Option<DeltaStreams>) {
         let delta = text.to_owned();
-        let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta };
+        let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta, streams };
         self.kernel.tell(&self.scope, kind);
     }
 }

@@ -20,6 +20,7 @@ use toolwarden_tools::tool::ToolSpec;
 use toolwarden_tools::workspace::Workspace;
 use toolwarden_tools::workspace::seen::SeenFiles;
 
+use crate::command_output::CommandOutput;
 use crate::grant_book::GrantBook;
 use crate::hook::Hook;
 use crate::policy::compiled::CompiledPolicy;
@@ -63,6 +64,8 @@ pub struct Scope {
     pub children: Option<Arc<dyn ChildRuns>>,
     /// The session's background processes, where commands may be run; there once its node is.
     pub background: Option<BackgroundProcesses>,
+    /// Who sees the raw output of commands, by stream.
+    pub command_output: Option<Arc<dyn CommandOutput>>,
     /// What becomes of processes that a command leaves running when it has ended.
     pub leftover: Leftover,
 }

@@ -14,6 +14,7 @@ use crate::background::Background;
 use crate::cancellation::Cancellation;
 use crate::declaration::{Capabilities, ToolDefinition};
 use crate::effects::clock::Clock;
+use crate::effects::processes::Stream;
 use crate::ids::{InvocationId, SessionId, TaskId, ToolName};
 use crate::outcome::ToolOutcome;
 use crate::workspace::Workspace;
@@ -48,6 +49,28 @@ pub struct ToolContext {
 pub trait Progress: Send + Sync {
     /// One piece of text; must not block.
     fn delta(&self, text: &str);
+
+    /// One piece of text of a command, with what is known of its streams; must not block.
+    fn streams(&self, text: &str, _streams: Option<DeltaStreams>) {
+        self.delta(text);
+    }
+}
+
+/// Which stream a piece of text came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum DeltaStreams {
+    /// All of it from this one.
+    One(Stream),
+    /// Some of it from each.
+    Both {
+        /// What came on standard output.
+        #[serde(rename = "stdout")]
+        out: String,
+        /// What came on standard error.
+        #[serde(rename = "stderr")]
+        err: String,
+    },
 }
 
 /// Drops everything: for calls that nobody watches.

@@ -55,11 +55,13 @@ pub struct CommandSpec {
 }
 
 /// Which stream a chunk came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Stream {
     /// Standard output.
+    #[serde(rename = "stdout")]
     Out,
     /// Standard error.
+    #[serde(rename = "stderr")]
     Err,
 }
 

@@ -17,6 +17,9 @@ use crate::effects::processes::{OutputSink, Stream};
 /// Most bytes taken from a pipe at once: what a pipe holds.
 const READ_BYTES_MAX: usize = 64 * 1024;
 
+/// Most bytes taken from a pipe at once while both outputs have some, so that their order comes near to the real one.
+const TURN_BYTES_MAX: usize = 8 * 1024;
+
 /// The ends of a command's standard streams that are held here.
 pub(super) struct Pipes {
     out: Option<Receiver>,
@@ -89,12 +92,15 @@ impl Pipes {
     /// tokio's budget ends the loop when there is always more.
     fn poll(&mut self, context: &mut Context<'_>, sink: &dyn OutputSink) {
         self.poll_feed(context);
+        let mut turn_bytes = READ_BYTES_MAX;
         loop {
-            let out = poll_output(&mut self.out, Stream::Out, &mut self.buffer, context, sink);
-            let err = poll_output(&mut self.err, Stream::Err, &mut self.buffer, context, sink);
+            let buffer = &mut self.buffer[..turn_bytes];
+            let out = poll_output(&mut self.out, Stream::Out, buffer, context, sink);
+            let err = poll_output(&mut self.err, Stream::Err, buffer, context, sink);
             if !out && !err {
                 return;
             }
+            turn_bytes = if out && err { TURN_BYTES_MAX } else { READ_BYTES_MAX };
         }
     }
 
