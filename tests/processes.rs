@@ -16,6 +16,10 @@ mod background;
 mod command;
 #[path = "processes/figure.rs"]
 mod figure;
+#[path = "processes/git.rs"]
+mod git;
+#[path = "processes/hard_input.rs"]
+mod hard_input;
 #[path = "processes/matrix.rs"]
 mod matrix;
 #[path = "processes/port.rs"]
@@ -62,6 +66,14 @@ const TESTS: &[(&str, fn(), bool)] = &[
     ("background::what_fails_at_once_is_told", background::what_fails_at_once_is_told, false),
     ("background::what_a_shell_leaves", background::what_a_shell_leaves, false),
     ("background::is_governed", background::is_governed, false),
+    ("hard_input::ten_thousand_short_lived_children", hard_input::ten_thousand_short_lived_children, false),
+    ("hard_input::descriptors_run_out", hard_input::descriptors_run_out, false),
+    ("hard_input::a_folder_that_may_not_be_entered", hard_input::a_folder_that_may_not_be_entered, false),
+    ("hard_input::a_folder_that_goes", hard_input::a_folder_that_goes, false),
+    ("hard_input::a_missing_program_is_told", hard_input::a_missing_program_is_told, false),
+    ("hard_input::the_workspace_stays_as_it_is", hard_input::the_workspace_stays_as_it_is, false),
+    ("hard_input::a_large_tree_costs_nothing", hard_input::a_large_tree_costs_nothing, false),
+    ("git::a_change_ended_half_way_leaves_no_lock", git::a_change_ended_half_way_leaves_no_lock, false),
     ("soak::short", || soak::calls(200), false),
     ("soak::long", || soak::calls(2000), true),
     ("figure::all", figure::all, true),
@@ -72,6 +84,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some(matrix::HOST) => return matrix::play_host(),
+        Some(hard_input::STARVED) => return hard_input::play_starved(&arguments[1]),
+        Some(hard_input::STRANGER) => return hard_input::play_stranger(&arguments[1]),
         Some(command::SUB_REAPER) => return command::play_sub_reaper(&arguments[1..]),
         _ => {}
     }

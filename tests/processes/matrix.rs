@@ -44,7 +44,8 @@ pub(crate) enum Ending {
     HostKilled,
 }
 
-/// Lets all hostile commands end so, and looks for what they left.
+/// Lets all hostile commands end so, and looks for what they left. Cases C001, C003, C004 and R07: what left the
+/// group, ignores signals or holds the output is gone too, and a shell that ended keeps its exit code.
 pub(crate) fn ends(ending: Ending) {
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let mark = trace::unique_mark();

@@ -25,7 +25,11 @@ pub(super) fn of_status(status: ProcessStatus) -> ToolOutcome {
 /// The outcome of a command that was not run, or not to its end.
 pub(super) fn of_error(error: &ProcessError) -> ToolOutcome {
     let text = error.to_string();
+    if let Some(outcome) = of_exhaustion("bash", error) {
+        return outcome;
+    }
     match error {
+        ProcessError::FolderClosed { .. } => *unsupported(&text),
         ProcessError::Folder { folder, .. } => {
             ToolOutcome::error(ToolErrorKind::NotFound { path: folder.display().to_string() }, text)
         }
@@ -39,6 +43,13 @@ pub(super) fn of_error(error: &ProcessError) -> ToolOutcome {
         }
         _ => ToolOutcome::failure(text),
     }
+}
+
+/// The outcome of a command that was not run because its host has run out of something.
+pub(super) fn of_exhaustion(op: &str, error: &ProcessError) -> Option<ToolOutcome> {
+    let text =
+        format!("{op}: {error}. The host has no more {}; let something end first, then try again", error.exhausted()?);
+    Some(ToolOutcome::error(ToolErrorKind::Transport { op: op.to_owned() }, text))
 }
 
 /// The outcome of what cannot be done here.

@@ -11,11 +11,13 @@ pub mod shim;
 pub mod system;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use nix::errno::Errno;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -186,6 +188,20 @@ pub enum ProcessStatus {
     Unknown,
 }
 
+impl ProcessError {
+    /// What the host has run out of, when that is why the command was not run.
+    pub fn exhausted(&self) -> Option<&'static str> {
+        let (Self::Start { source, .. } | Self::Wait { source, .. }) = self else { return None };
+        match Errno::from_raw(source.raw_os_error()?) {
+            Errno::EMFILE | Errno::ENFILE => Some("free file descriptors (its limit is shown by ulimit -n)"),
+            Errno::EAGAIN => Some("processes that it may start (its limit is shown by ulimit -u)"),
+            Errno::ENOMEM => Some("free memory"),
+            Errno::ENOSPC => Some("space on its disk"),
+            _ => None,
+        }
+    }
+}
+
 /// Why a command could not be run.
 #[derive(Debug, Error)]
 pub enum ProcessError {
@@ -197,13 +213,21 @@ pub enum ProcessError {
         /// The missing folder.
         folder: PathBuf,
     },
+    /// The working directory may not be entered; another one can be tried.
+    #[error("permission denied: the folder {} may not be entered, so {program} cannot run in it", .folder.display())]
+    FolderClosed {
+        /// The program.
+        program: String,
+        /// The folder.
+        folder: PathBuf,
+    },
     /// The program could not be started.
     #[error("cannot start {program}: {source}")]
     Start {
         /// The program.
         program: String,
         /// The system's own words.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// Waiting for it failed.
     #[error("lost track of {program}: {source}")]
@@ -211,7 +235,7 @@ pub enum ProcessError {
         /// The program.
         program: String,
         /// The system's own words.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The node that was to run it ended first.
     #[error("{program} was not run to its end: {reason}")]

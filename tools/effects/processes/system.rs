@@ -150,10 +150,21 @@ fn start(command: &CommandSpec) -> Result<(Leader, Pipes), ProcessError> {
                 ProcessError::Folder { program: command.program.clone(), folder: command.folder.clone() }
             });
         }
-        Err(source) => return Err(refused(source)),
+        Err(source) => return Err(refusal(command, source)),
     };
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or_else(|| refused(io::Error::other("no pid")))?;
     Ok((Leader { child, pid: Pid::from_raw(pid), holds_number: true }, pipes))
+}
+
+/// The error of a command that the system refused to start; says whether that is for its folder.
+pub(super) fn refusal(command: &CommandSpec, source: io::Error) -> ProcessError {
+    let (program, folder) = (command.program.clone(), command.folder.clone());
+    match source.kind() {
+        io::ErrorKind::PermissionDenied if access(&folder, AccessFlags::X_OK).is_err() => {
+            ProcessError::FolderClosed { program, folder }
+        }
+        _ => ProcessError::Start { program, source },
+    }
 }
 
 /// The file of a program. A name is looked for in the absolute folders of `path` alone: a relative one would let

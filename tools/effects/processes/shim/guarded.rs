@@ -19,7 +19,7 @@ use super::handle::{Handed, Handle};
 use super::wire::{FINISH, Report, Request, STOP};
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::effects::processes::pipes::Pipes;
-use crate::effects::processes::system::find_program;
+use crate::effects::processes::system::{find_program, refusal};
 use crate::effects::processes::{
     CommandSpec, ContainmentLevel, Left, LeftProcess, Leftover, OutputSink, ProcessEnd, ProcessError, ProcessStatus,
     Processes, left,
@@ -93,7 +93,7 @@ fn folder(command: &CommandSpec) -> Result<OwnedFd, ProcessError> {
         rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => {
             ProcessError::Folder { program: command.program.clone(), folder: command.folder.clone() }
         }
-        error => ProcessError::Start { program: command.program.clone(), source: error.into() },
+        error => refusal(command, error.into()),
     })
 }
 
@@ -169,8 +169,7 @@ impl<'a> Attendance<'a> {
                     }
                     Some(Report::Failed { errno }) => {
                         let source = io::Error::from_raw_os_error(errno);
-                        let program = self.command.program.clone();
-                        return Err(Failure::Process(ProcessError::Start { program, source }));
+                        return Err(Failure::Process(refusal(self.command, source)));
                     }
                     Some(_) => return Err(self.lost(io::ErrorKind::InvalidData.into())),
                     None => return self.sweep().await,

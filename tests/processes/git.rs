@@ -1,0 +1,94 @@
+//! Git under the shim: a change that is ended half-way leaves the repository usable, and what the tool costs.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolwarden::prelude::*;
+
+use crate::command::PATH;
+use crate::matrix::runtime;
+use crate::trace;
+
+/// Runs git itself, as the person who owns the repository.
+pub(crate) fn git(folder: &Path, arguments: &[&str]) -> String {
+    let identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"];
+    let mut git = Command::new("git");
+    git.args(identity).args(arguments).current_dir(folder).env_clear().env("PATH", PATH);
+    let ran = git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").output().unwrap();
+    assert!(ran.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).unwrap()
+}
+
+/// How a change is ended half-way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Cancel,
+    Drop,
+    Deadline,
+    Close,
+    ShutDown,
+}
+
+// Case C092: however a call that changes the repository is ended half-way, no lock stays, the next change works.
+pub(crate) fn a_change_ended_half_way_leaves_no_lock() {
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    for end in [End::Cancel, End::Drop, End::Deadline, End::Close, End::ShutDown] {
+        tokio.block_on(async {
+            let (folder, mark) = (tempfile::tempdir().unwrap(), trace::unique_mark());
+            let root = folder.path();
+            git(root, &["init", "-q"]);
+            git(root, &["commit", "-q", "--allow-empty", "-m", "first"]);
+            git(root, &["branch", "side"]);
+            std::fs::create_dir(root.join("sub")).unwrap();
+            std::fs::write(root.join("sub/file"), "x\n").unwrap();
+            git(root, &["add", "."]);
+            git(root, &["commit", "-q", "-m", "second"]);
+            git(root, &["checkout", "-q", "side"]);
+            // Git opens this one while it holds the index, and nobody ever writes to it.
+            std::fs::create_dir_all(root.join("sub")).unwrap();
+            let pipe = root.join("sub/.gitattributes");
+            nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+            let runtime = runtime(&mark).await;
+            let mut builder = runtime.session(root);
+            if end == End::Deadline {
+                builder = builder.tool_timeout(Duration::from_secs(1));
+            }
+            let session = builder.open().await.unwrap();
+            let call = Box::pin(session.tool("git", json!({"command": "checkout", "ref": "main"})));
+            let lock = root.join(".git/index.lock");
+            let half_way = async {
+                while !lock.exists() {
+                    tokio::task::yield_now().await;
+                }
+                match end {
+                    End::Cancel => drop(session.cancel(&CancelTarget::Everything, &CancelReason::Requested)),
+                    End::Close => session.close().await,
+                    End::ShutDown => runtime.shut_down().await,
+                    End::Drop | End::Deadline => {}
+                }
+            };
+            if end == End::Drop {
+                tokio::select! { biased;
+                    () = half_way => {}
+                    result = call => panic!("it ended: {result:?}"),
+                }
+                trace::vanishes(|| lock.exists().then_some(()).into_iter().collect()).expect("the lock stays");
+            } else {
+                let (result, ()) = tokio::join!(call, half_way);
+                let result: Arc<CallResult> = result.unwrap();
+                assert!(!result.is_success(), "{end:?}: {}", result.output);
+                assert!(!result.output.contains("index.lock"), "{end:?}: {}", result.output);
+                assert!(result.metadata.get("lock").is_none_or(Value::is_null));
+            }
+            assert!(!lock.exists(), "{end:?}");
+            assert_eq!(git(root, &["symbolic-ref", "--short", "HEAD"]), "side\n");
+            std::fs::remove_file(&pipe).unwrap();
+            git(root, &["checkout", "-q", "main"]);
+            runtime.shut_down().await;
+            trace::vanishes(|| trace::living(&mark)).expect("left behind");
+        });
+    }
+}
