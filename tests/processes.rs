@@ -77,6 +77,8 @@ const TESTS: &[(&str, fn(), bool)] = &[
     ("soak::short", || soak::calls(200), false),
     ("soak::long", || soak::calls(2000), true),
     ("figure::all", figure::all, true),
+    ("figure::capture", figure::capture, true),
+    ("figure::git", git::figure, true),
 ];
 
 fn main() -> ExitCode {

@@ -1,9 +1,9 @@
 //! Git under the shim: a change that is ended half-way leaves the repository usable, and what the tool costs.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolwarden::prelude::*;
@@ -91,4 +91,60 @@ pub(crate) fn a_change_ended_half_way_leaves_no_lock() {
             trace::vanishes(|| trace::living(&mark)).expect("left behind");
         });
     }
+}
+
+/// How many files the repository of the figures has.
+const FILES: usize = 20_000;
+/// How often each is measured.
+const ROUNDS: usize = 40;
+
+/// `status`, `log` and `diff` of a large repository, by the tool and by git itself in turns: printed, not judged.
+pub(crate) fn figure() {
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    tokio.block_on(async {
+        let (folder, mark) = (tempfile::tempdir().unwrap(), trace::unique_mark());
+        let root = folder.path();
+        git(root, &["init", "-q"]);
+        for n in 0..FILES {
+            let below = root.join(format!("folder{}", n / 100));
+            if n % 100 == 0 {
+                std::fs::create_dir(&below).unwrap();
+            }
+            std::fs::write(below.join(format!("file{n}")), format!("text {n}\n").repeat(20)).unwrap();
+            if n % 1000 == 999 {
+                git(root, &["add", "."]);
+                git(root, &["commit", "-q", "-m", &format!("commit {n}")]);
+            }
+        }
+        // What differs: some files here and there.
+        for n in (0..FILES).step_by(1000) {
+            std::fs::write(root.join(format!("folder{}/file{n}", n / 100)), "another text\n").unwrap();
+        }
+        let runtime = runtime(&mark).await;
+        let session = runtime.session(root).open().await.unwrap();
+        let status =
+            ["status", "--porcelain=v2", "-z", "--branch", "--untracked-files=normal", "--ignore-submodules=dirty"];
+        let log = ["log", "-z", "--format=tformat:%H%x00%an%x00%aI%x00%P%x00%s", "--max-count=11"];
+        let diff = ["diff", "--patch-with-raw", "-z", "--no-ext-diff", "--find-renames", "HEAD"];
+        for (name, bare) in [("status", &status[..]), ("log", &log[..]), ("diff", &diff[..])] {
+            let (mut bare_took, mut tool_took) = (Vec::new(), Vec::new());
+            for _ in 0..ROUNDS {
+                let started_at = Instant::now();
+                let mut command = tokio::process::Command::new("git");
+                command.args(["--no-pager", "--no-optional-locks"]).args(bare).current_dir(root).env_clear();
+                command.env("PATH", PATH).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                let ran = command.spawn().unwrap().wait_with_output().await.unwrap();
+                bare_took.push(started_at.elapsed());
+                assert!(ran.status.success() && !ran.stdout.is_empty());
+                let started_at = Instant::now();
+                let result = session.tool("git", json!({"command": name})).await.unwrap();
+                tool_took.push(started_at.elapsed());
+                assert!(result.is_success(), "{}", result.output);
+            }
+            let [bare, tool] = [bare_took, tool_took].map(crate::figure::median);
+            let ratio = tool.as_secs_f64() / bare.as_secs_f64();
+            println!("  git {name} of {FILES} files: git itself {bare:?}, the tool {tool:?} ({ratio:.2}x)");
+        }
+        runtime.shut_down().await;
+    });
 }

@@ -14,6 +14,7 @@ mod intake;
 mod listing;
 mod log;
 mod parameter;
+mod plain;
 mod program;
 mod remote;
 mod stash;

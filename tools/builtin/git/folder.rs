@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::fault;
 use super::intake::Kept;
+use super::plain::is_plain;
 use super::program::Git;
 use crate::builtin::reach::Step;
 
@@ -28,6 +29,10 @@ impl RepositoryFolder {
     /// # Errors
     /// The outcome of a workspace without a repository, or with one that is not its own.
     pub(super) async fn find(git: &Git<'_>) -> Step<Self> {
+        if is_plain(git) {
+            let own = git.root().join(".git");
+            return Ok(Self { common: own.clone(), own });
+        }
         let printed = git.list(&["rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir"]).await?;
         let lines: Vec<&[u8]> = printed.bytes.split(|byte| *byte == b'\n').collect();
         let [own, common, b""] = lines.as_slice() else {
