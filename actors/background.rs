@@ -44,7 +44,8 @@ pub struct BackgroundProcesses {
 }
 
 struct Shared {
-    node: NodeHandle,
+    /// The session's, from its beginning on.
+    node: OnceLock<NodeHandle>,
     port: Arc<dyn Processes>,
     clock: Arc<dyn Clock>,
     leftover: Leftover,
@@ -77,9 +78,15 @@ struct Output {
 }
 
 impl BackgroundProcesses {
-    /// The background processes of the session that is this node; commands run through `port`.
-    pub fn new(node: NodeHandle, port: Arc<dyn Processes>, clock: Arc<dyn Clock>, leftover: Leftover) -> Self {
-        Self { shared: Arc::new(Shared { node, port, clock, leftover, book: Mutex::default() }) }
+    /// The background processes of a session that is about to begin; commands run through `port`.
+    pub fn new(port: Arc<dyn Processes>, clock: Arc<dyn Clock>, leftover: Leftover) -> Self {
+        let (node, book) = (OnceLock::new(), Mutex::default());
+        Self { shared: Arc::new(Shared { node, port, clock, leftover, book }) }
+    }
+
+    /// The session has begun, and this is its node; counts once.
+    pub fn hang_on(&self, node: &NodeHandle) {
+        let _ = self.shared.node.set(node.clone());
     }
 
     /// Lists a new process, which somebody is to [`hold`](Self::hold).
@@ -122,9 +129,10 @@ impl BackgroundProcesses {
         grace: Duration,
         limit: Option<Duration>,
     ) {
+        let Some(node) = self.shared.node.get() else { return entry.give_up() };
         let spec = NodeSpec { kind: NodeKind::ProcessGroup, grace: grace + REAP_ALLOWANCE };
         let (ends, lost) = (Arc::clone(entry), Arc::clone(entry));
-        let waiter = self.shared.node.spawn_with_epilogue(
+        let waiter = node.spawn_with_epilogue(
             spec,
             move |node| async move {
                 if let Some(limit) = limit {

@@ -184,3 +184,142 @@ impl Drop for Switch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use toolwarden_tools::background::{Background as _, BackgroundOutcome, RUNNING_MAX, ReadFrom};
+    use toolwarden_tools::cancellation::CancelReason;
+    use toolwarden_tools::effects::clock::SystemClock;
+    use toolwarden_tools::effects::processes::{ContainmentLevel, ProcessStatus};
+
+    use super::*;
+    use crate::node::{Tree, spawn_root};
+
+    /// A port whose commands end at once and leave something that runs until it is stopped.
+    struct Leaving;
+
+    const EXITED: ProcessStatus = ProcessStatus::Exited { code: 7 };
+
+    fn end(stopped: Option<CancelReason>) -> ProcessEnd {
+        ProcessEnd {
+            status: EXITED,
+            stopped,
+            output_held: false,
+            killed_background: false,
+            level: ContainmentLevel::SubReaper,
+            survivors: Vec::new(),
+            left: Vec::new(),
+            handed_over: None,
+        }
+    }
+
+    impl Processes for Leaving {
+        fn run(
+            &self,
+            _: CommandSpec,
+            sink: Arc<dyn OutputSink>,
+            stop: Cancellation,
+        ) -> BoxFuture<'static, Result<ProcessEnd, ProcessError>> {
+            Box::pin(async move {
+                sink.push(Stream::Out, b"early");
+                let left = Left { status: EXITED, level: ContainmentLevel::SubReaper, processes: Vec::new() };
+                if sink.left(&left) == Leftover::Stop {
+                    return Ok(ProcessEnd { killed_background: true, ..end(None) });
+                }
+                sink.push(Stream::Err, b"late");
+                Ok(end(Some(stop.cancelled().await)))
+            })
+        }
+    }
+
+    /// Keeps what is left, and all it hears.
+    #[derive(Default)]
+    struct Keeping(Mutex<Vec<u8>>);
+
+    impl OutputSink for Keeping {
+        fn push(&self, _: Stream, bytes: &[u8]) {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+        }
+
+        fn left(&self, _: &Left) -> Leftover {
+            Leftover::Keep
+        }
+    }
+
+    fn command() -> CommandSpec {
+        CommandSpec {
+            program: "bash".into(),
+            arguments: vec!["-c".into(), "the line".into()],
+            environment: BTreeMap::new(),
+            folder: "/".into(),
+            stdin: None,
+            grace: Duration::from_secs(1),
+            drain: Duration::from_secs(1),
+        }
+    }
+
+    /// A session's node, its background processes, and a port over a call that has its own node.
+    async fn scene() -> (NodeHandle, BackgroundProcesses, SupervisedProcesses) {
+        let spec = NodeSpec { kind: NodeKind::Session, grace: Duration::from_secs(5) };
+        let body = |node: NodeHandle| async move { drop(node.cancellation().cancelled().await) };
+        let (session, _cell) = spawn_root(&Tree::new(), None, spec, body).await.unwrap();
+        let (port, clock) = (Arc::new(Leaving), Arc::new(SystemClock::new()));
+        let background = BackgroundProcesses::new(port.clone(), clock, Leftover::Keep);
+        background.hang_on(&session);
+        let supervised = SupervisedProcesses::new(port, session.clone())
+            .handing_over(background.clone(), InvocationId::new("call-1"));
+        (session, background, supervised)
+    }
+
+    #[tokio::test]
+    async fn what_is_left_goes_from_the_call_to_the_session() {
+        let (session, background, supervised) = scene().await;
+        let heard = Arc::new(Keeping::default());
+        let ended = supervised.run(command(), heard.clone(), Cancellation::new()).await.unwrap();
+        assert_eq!((ended.status, ended.handed_over.unwrap().as_str()), (EXITED, "bg-1"));
+        assert_eq!(*heard.0.lock().unwrap(), b"early");
+        let status = &background.list()[0];
+        assert_eq!((status.line.as_str(), status.invocation.as_str()), ("the line", "call-1"));
+        assert!(status.end.is_none());
+        assert_eq!(background.read("bg-1", ReadFrom::New, 100).unwrap().output.of(Stream::Err), b"late");
+        let stopped = background.stop("bg-1").await.unwrap();
+        let BackgroundOutcome::Ended(end) = stopped.end.unwrap().how else { panic!("not ended") };
+        assert_eq!(end.stopped, Some(CancelReason::Requested));
+        session.cancel(CancelReason::SessionClosed);
+        session.children_settled().await;
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_full_has_it_stopped() {
+        let (session, background, supervised) = scene().await;
+        for _ in 0..RUNNING_MAX {
+            let ended = supervised.run(command(), Arc::new(Keeping::default()), Cancellation::new()).await.unwrap();
+            assert!(ended.handed_over.is_some());
+        }
+        let ended = supervised.run(command(), Arc::new(Keeping::default()), Cancellation::new()).await.unwrap();
+        assert!(ended.handed_over.is_none() && ended.killed_background);
+        session.cancel(CancelReason::SessionClosed);
+        session.children_settled().await;
+        assert!(background.list().iter().all(|status| status.end.is_some()));
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_ending_drops_what_it_is_handed() {
+        let (session, background, _) = scene().await;
+        session.cancel(CancelReason::SessionClosed);
+        session.children_settled().await;
+        let entry = background.open("x", InvocationId::new("call-1")).unwrap();
+        let (told, dropped) = tokio::sync::oneshot::channel::<()>();
+        let running = Box::pin(async move {
+            let _told = told;
+            std::future::pending().await
+        });
+        background.hold(&entry, running, Cancellation::new(), Duration::ZERO, None);
+        assert!(dropped.await.is_err(), "it is dropped");
+        let stopped = background.stop("bg-1").await.unwrap();
+        assert!(matches!(stopped.end.unwrap().how, BackgroundOutcome::GivenUp { .. }));
+    }
+}

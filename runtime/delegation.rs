@@ -197,7 +197,10 @@ impl Child {
         scope.policies.extend(agent.policy.clone());
         scope.account = account.clone();
         // Its own: they end with it.
-        scope.background = scope.background_of(node, &self.kernel.effects.clock);
+        scope.background = scope.no_background(&self.kernel.effects.clock);
+        if let Some(background) = &scope.background {
+            background.hang_on(node);
+        }
         let scope = Arc::new(scope);
         let plan = RunPlan { run, model: Arc::clone(&self.model), agent, limits: self.limits.clone() };
         let (kernel, prompt) = (Arc::clone(&self.kernel), self.task.prompt.clone());

@@ -444,7 +444,7 @@ impl SessionBuilder {
             self.child_budget,
         );
         let policy = CompiledPolicy::new(&self.policy.unwrap_or_default())?;
-        let scope = Scope {
+        let mut scope = Scope {
             root_session: session.clone(),
             account: AccountId::from(session.as_str()),
             session,
@@ -465,9 +465,10 @@ impl SessionBuilder {
             command_output: self.command_output,
             leftover: self.leftover,
         };
+        scope.background = scope.no_background(&kernel.effects.clock);
         let plan = SessionPlan { model: self.model, agent, limits: self.runs, budget: self.budget };
         let sessions = parts.tree.sessions().ok_or(SessionError::NotRunning)?;
-        Ok(Session::open(kernel, scope, plan, &sessions).await?)
+        Ok(Session::open(kernel, Arc::new(scope), plan, &sessions).await?)
     }
 }
 

@@ -62,7 +62,7 @@ pub struct Scope {
     pub ancestry: Vec<ToolName>,
     /// Starts child runs, where there is a model for them.
     pub children: Option<Arc<dyn ChildRuns>>,
-    /// The session's background processes, where commands may be run; there once its node is.
+    /// The session's background processes, where commands may be run.
     pub background: Option<BackgroundProcesses>,
     /// Who sees the raw output of commands, by stream.
     pub command_output: Option<Arc<dyn CommandOutput>>,
@@ -116,11 +116,10 @@ impl Default for CallLimits {
 }
 
 impl Scope {
-    /// The background processes of a session that is this node, with commands as this scope's workspace runs them.
-    pub(crate) fn background_of(&self, node: &NodeHandle, clock: &Arc<dyn Clock>) -> Option<BackgroundProcesses> {
+    /// No background processes yet, for a session with this scope's workspace; none at all where no command may run.
+    pub(crate) fn no_background(&self, clock: &Arc<dyn Clock>) -> Option<BackgroundProcesses> {
         let commands = self.workspace.commands()?;
-        let port = Arc::clone(&commands.processes);
-        Some(BackgroundProcesses::new(node.clone(), port, Arc::clone(clock), self.leftover))
+        Some(BackgroundProcesses::new(Arc::clone(&commands.processes), Arc::clone(clock), self.leftover))
     }
 
     /// What a tool of this name has from its cancel to being dropped.

@@ -132,17 +132,17 @@ impl Session {
     /// Opens a session under the node of all sessions.
     pub(crate) async fn open(
         kernel: Arc<Kernel>,
-        scope: Scope,
+        scope: Arc<Scope>,
         plan: SessionPlan,
         sessions: &NodeHandle,
     ) -> Result<Self, SessionError> {
         let (runs, requests) = mpsc::channel(WAITING_RUNS_MAX);
         let (opened, opens) = oneshot::channel();
         let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
-        let its_kernel = Arc::clone(&kernel);
-        let waiter = sessions.spawn(spec, move |node| live(its_kernel, scope, plan, node, requests, opened));
+        let (its_kernel, its_scope) = (Arc::clone(&kernel), Arc::clone(&scope));
+        let waiter = sessions.spawn(spec, move |node| live(its_kernel, its_scope, plan, node, requests, opened));
         let ended = waiter.map(|_end| ()).boxed().shared();
-        let (node, scope) = opens.await.map_err(|_| SessionError::NotRunning)??;
+        let node = opens.await.map_err(|_| SessionError::NotRunning)??;
         let asked = AskedRuns::default();
         Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, asked, ended }) })
     }
@@ -467,20 +467,21 @@ impl RunStream {
 /// The session's life, in its node.
 async fn live(
     kernel: Arc<Kernel>,
-    mut scope: Scope,
+    scope: Arc<Scope>,
     plan: SessionPlan,
     node: NodeHandle,
     mut requests: mpsc::Receiver<RunRequest>,
-    opened: oneshot::Sender<Result<(NodeHandle, Arc<Scope>), LedgerError>>,
+    opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
 ) {
-    scope.background = scope.background_of(&node, &kernel.effects.clock);
-    let scope = Arc::new(scope);
     if let Err(error) = kernel.ledger.open_account(scope.account.clone(), None, plan.budget).await {
         drop(opened.send(Err(error)));
         return;
     }
     kernel.tell(&scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
-    if opened.send(Ok((node.clone(), Arc::clone(&scope)))).is_ok() {
+    if let Some(background) = &scope.background {
+        background.hang_on(&node);
+    }
+    if opened.send(Ok(node.clone())).is_ok() {
         let mut conversation = Vec::new();
         loop {
             tokio::select! {

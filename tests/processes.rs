@@ -74,6 +74,7 @@ const TESTS: &[(&str, fn(), bool)] = &[
     ("hard_input::the_workspace_stays_as_it_is", hard_input::the_workspace_stays_as_it_is, false),
     ("hard_input::a_large_tree_costs_nothing", hard_input::a_large_tree_costs_nothing, false),
     ("git::a_change_ended_half_way_leaves_no_lock", git::a_change_ended_half_way_leaves_no_lock, false),
+    ("git::a_hook_that_never_returns", git::a_hook_that_never_returns, false),
     ("soak::short", || soak::calls(200), false),
     ("soak::long", || soak::calls(2000), true),
     ("figure::all", figure::all, true),

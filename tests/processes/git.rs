@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use toolwarden::prelude::*;
 
 use crate::command::PATH;
-use crate::matrix::runtime;
+use crate::matrix::{call, runtime};
 use crate::trace;
 
 /// Runs git itself, as the person who owns the repository.
@@ -91,6 +91,37 @@ pub(crate) fn a_change_ended_half_way_leaves_no_lock() {
             trace::vanishes(|| trace::living(&mark)).expect("left behind");
         });
     }
+}
+
+// Case C092: a hook that never returns, in a commit through `bash`: TERM comes first, so git takes its lock away.
+pub(crate) fn a_hook_that_never_returns() {
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    tokio.block_on(async {
+        let (folder, mark) = (tempfile::tempdir().unwrap(), trace::unique_mark());
+        let root = folder.path();
+        git(root, &["init", "-q"]);
+        git(root, &["commit", "-q", "--allow-empty", "-m", "first"]);
+        std::fs::write(root.join("file"), "x").unwrap();
+        let hook = root.join(".git/hooks/pre-commit");
+        std::fs::create_dir_all(hook.parent().unwrap()).unwrap();
+        std::fs::write(&hook, "#!/bin/sh\ntouch .git/began\nsleep 300\n").unwrap();
+        std::fs::set_permissions(&hook, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let runtime = runtime(&mark).await;
+        let session = runtime.session(root).open().await.unwrap();
+        let line = "git add . && git -c user.name=a -c user.email=a@b commit -qam second";
+        let result = call(&session, line, 2000).await.unwrap();
+        assert!(
+            matches!(result.error_kind, Some(ToolErrorKind::Timeout { duration_ms: 2000, .. })),
+            "{}",
+            result.output
+        );
+        assert!(root.join(".git/began").exists(), "{}", result.output);
+        assert!(!root.join(".git/index.lock").exists());
+        assert_eq!(trace::living(&mark), []);
+        assert_eq!(git(root, &["log", "--format=%s"]), "first\n");
+        git(root, &["commit", "-q", "--no-verify", "-m", "second"]);
+        runtime.shut_down().await;
+    });
 }
 
 /// How many files the repository of the figures has.
