@@ -135,9 +135,8 @@ impl BackgroundProcesses {
         let waiter = node.spawn_with_epilogue(
             spec,
             move |node| async move {
-                if let Some(limit) = limit {
-                    node.limit(limit);
-                }
+                // Held to the end: a limit that is dropped is lifted.
+                let _limit = limit.map(|limit| node.limit(limit));
                 let end = tokio::select! {
                     biased;
                     end = &mut running => end,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
 use thiserror::Error;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::ids::{InvocationId, SessionId};
 
@@ -24,8 +24,9 @@ use crate::slot::Slot;
 /// How many events a reader may lag behind before it loses the oldest.
 pub const READER_LAG_MAX: usize = 4096;
 
-/// How long a caller waits for the journal's acknowledgement.
-pub const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a reader waits for the journal's answer to a question. A writer waits for as long as its sink takes: a
+/// timer for each event would cost more than the event.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the journal must know of an event to keep its promises.
 pub trait JournalEvent: fmt::Debug + Send + Sync + 'static {
@@ -167,21 +168,51 @@ impl<E: JournalEvent> Journal<E> {
 
     /// Writes an event without waiting: it is in the order, but perhaps not yet in the sink.
     pub fn note(&self, event: E) {
-        if let Ok(actor) = self.slot.get() {
-            drop(actor.cast(JournalMessage::Append(event, None)));
-        }
+        self.send(JournalMessage::Append(event, None));
     }
 
-    /// Writes an event and waits until the sink has it.
+    /// As [`Self::note`], for events that follow each other without one of somebody else in between.
+    pub fn note_all(&self, events: Vec<E>) {
+        self.send(JournalMessage::AppendAll(events, None));
+    }
+
+    /// Writes an event, at once, and gives what waits until the sink has it: a small future, without the event.
     ///
     /// # Errors
     /// [`JournalError`].
-    pub async fn append(&self, event: E) -> Result<u64, JournalError> {
-        let actor = self.slot.get().map_err(|_| JournalError::NotRunning)?;
-        let answer = actor.call(|reply| JournalMessage::Append(event, Some(reply)), Some(ACKNOWLEDGE_TIMEOUT)).await;
-        match answer {
-            Ok(ractor::rpc::CallResult::Success(result)) => result,
-            _ => Err(JournalError::NotRunning),
+    pub fn append(&self, event: E) -> impl Future<Output = Result<u64, JournalError>> + Send + use<E> {
+        let (reply, answer) = oneshot::channel();
+        self.send(JournalMessage::Append(event, Some(reply)));
+        stored(answer)
+    }
+
+    /// As [`Self::append`], for events that follow each other without one of somebody else in between. The answer is
+    /// that to the last of them.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn append_all(&self, events: Vec<E>) -> impl Future<Output = Result<u64, JournalError>> + Send + use<E> {
+        let (reply, answer) = oneshot::channel();
+        self.send(JournalMessage::AppendAll(events, Some(reply)));
+        stored(answer)
+    }
+
+    /// As [`Self::append_all`], but the events are sent when the first part of what is returned is called; when it
+    /// is dropped instead, the journal is taken to be gone.
+    pub fn append_later(
+        &self,
+        events: Vec<E>,
+    ) -> (impl FnOnce() + Send + 'static + use<E>, impl Future<Output = Result<u64, JournalError>> + Send + use<E>)
+    {
+        let (reply, answer) = oneshot::channel();
+        let journal = self.clone();
+        (move || journal.send(JournalMessage::AppendAll(events, Some(reply))), stored(answer))
+    }
+
+    /// A journal that is gone drops the message, and a reply with it.
+    fn send(&self, message: JournalMessage<E>) {
+        if let Ok(actor) = self.slot.get() {
+            drop(actor.cast(message));
         }
     }
 
@@ -191,7 +222,7 @@ impl<E: JournalEvent> Journal<E> {
     /// [`JournalError::NotRunning`].
     pub async fn subscribe(&self, session: Option<SessionId>) -> Result<Reader<E>, JournalError> {
         let actor = self.slot.get().map_err(|_| JournalError::NotRunning)?;
-        match actor.call(|reply| JournalMessage::Subscribe(session, reply), Some(ACKNOWLEDGE_TIMEOUT)).await {
+        match actor.call(|reply| JournalMessage::Subscribe(session, reply), Some(ANSWER_TIMEOUT)).await {
             Ok(ractor::rpc::CallResult::Success(receiver)) => Ok(Reader { receiver }),
             _ => Err(JournalError::NotRunning),
         }
@@ -203,7 +234,7 @@ impl<E: JournalEvent> Journal<E> {
     /// [`JournalError::NotRunning`].
     pub async fn status(&self) -> Result<JournalStatus, JournalError> {
         let actor = self.slot.get().map_err(|_| JournalError::NotRunning)?;
-        match actor.call(JournalMessage::Status, Some(ACKNOWLEDGE_TIMEOUT)).await {
+        match actor.call(JournalMessage::Status, Some(ANSWER_TIMEOUT)).await {
             Ok(ractor::rpc::CallResult::Success(status)) => Ok(status),
             _ => Err(JournalError::NotRunning),
         }
@@ -283,8 +314,16 @@ pub fn shut_down(cell: &ActorCell) {
     }
 }
 
+type Reply = oneshot::Sender<Result<u64, JournalError>>;
+
+/// What waits for the journal's acknowledgement.
+async fn stored(answer: oneshot::Receiver<Result<u64, JournalError>>) -> Result<u64, JournalError> {
+    answer.await.unwrap_or(Err(JournalError::NotRunning))
+}
+
 enum JournalMessage<E: JournalEvent> {
-    Append(E, Option<RpcReplyPort<Result<u64, JournalError>>>),
+    Append(E, Option<Reply>),
+    AppendAll(Vec<E>, Option<Reply>),
     Subscribe(Option<SessionId>, RpcReplyPort<broadcast::Receiver<Shared<E>>>),
     Status(RpcReplyPort<JournalStatus>),
 }
@@ -381,6 +420,12 @@ impl<E: JournalEvent> Actor for JournalActor<E> {
             }
             JournalMessage::Append(event, Some(reply)) => {
                 drop(reply.send(state.append(event)));
+            }
+            JournalMessage::AppendAll(events, reply) => {
+                let last = events.into_iter().map(|event| state.append(event)).last();
+                if let (Some(last), Some(reply)) = (last, reply) {
+                    drop(reply.send(last));
+                }
             }
             JournalMessage::Subscribe(session, reply) => {
                 drop(reply.send(state.subscribe(session)));

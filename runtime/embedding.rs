@@ -9,6 +9,7 @@ use dashmap::DashMap;
 use thiserror::Error;
 use toolwarden_actors::accounts::AccountId;
 use toolwarden_actors::budget::BudgetLimits;
+use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::budget_ledger::BudgetLedger;
 use toolwarden_actors::child_spec::StartError;
 use toolwarden_actors::confirmations::Confirmations;
@@ -446,7 +447,7 @@ impl SessionBuilder {
         let policy = CompiledPolicy::new(&self.policy.unwrap_or_default())?;
         let mut scope = Scope {
             root_session: session.clone(),
-            account: AccountId::from(session.as_str()),
+            account: Account::new(AccountId::from(session.as_str()), self.budget),
             session,
             run: None,
             registry,
@@ -466,7 +467,7 @@ impl SessionBuilder {
             leftover: self.leftover,
         };
         scope.background = scope.no_background(&kernel.effects.clock);
-        let plan = SessionPlan { model: self.model, agent, limits: self.runs, budget: self.budget };
+        let plan = SessionPlan { model: self.model, agent, limits: self.runs };
         let sessions = parts.tree.sessions().ok_or(SessionError::NotRunning)?;
         Ok(Session::open(kernel, Arc::new(scope), plan, &sessions).await?)
     }

@@ -178,7 +178,7 @@ pub struct RunPlan {
     /// Who answers.
     pub model: Arc<dyn Model>,
     /// Who it works as.
-    pub agent: Agent,
+    pub agent: Arc<Agent>,
     /// Its bounds.
     pub limits: RunLimits,
 }
@@ -197,9 +197,7 @@ pub async fn carry(
     node: NodeHandle,
     messages: &mut Vec<Message>,
 ) -> RunOutcome {
-    if let Some(timeout) = plan.limits.timeout {
-        node.limit(timeout);
-    }
+    let _limit = plan.limits.timeout.map(|timeout| node.limit(timeout));
     let prompt = match messages.last() {
         Some(Message::User { text }) => text.clone(),
         _ => String::new(),
@@ -326,7 +324,7 @@ impl Loop<'_> {
         };
         let input_tokens = u64::try_from(estimate(&request)).unwrap_or(u64::MAX);
         let amount = Amount { input_tokens, ..Amount::default() };
-        let reservation = match self.kernel.ledger.reserve(self.scope.account.clone(), amount).await {
+        let reservation = match self.kernel.ledger.reserve(&self.scope.account, amount).await {
             Ok(reservation) => reservation,
             Err(LedgerError::Refused(refused)) => {
                 return Err(RunStatus::BudgetExhausted { resource: refused.resource.to_string() });

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use toolwarden_actors::accounts::AccountId;
 use toolwarden_actors::background::BackgroundProcesses;
+use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::node::NodeHandle;
 use toolwarden_tools::context::{ChildResults, ChildTask, FanOutPolicy};
 use toolwarden_tools::declaration::ToolDefinition;
@@ -53,7 +53,7 @@ pub struct Scope {
     /// Whether and how a person is asked.
     pub confirming: Confirming,
     /// Whose budget is used.
-    pub account: AccountId,
+    pub account: Account,
     /// Bounds of a call.
     pub limits: CallLimits,
     /// How outputs are projected.

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use toolwarden_actors::accounts::{AccountStatus, LedgerError};
-use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::journal::{JournalError, Reader, Reading};
 use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
 use toolwarden_actors::open_questions::{PendingQuestion, Reply};
@@ -53,7 +52,8 @@ struct SessionShared {
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     node: NodeHandle,
-    runs: mpsc::Sender<RunRequest>,
+    // In boxes: the channel sets a block of 32 places aside, and most sessions never run anything.
+    runs: mpsc::Sender<Box<RunRequest>>,
     asked: AskedRuns,
     ended: Shared<BoxFuture<'static, ()>>,
 }
@@ -88,9 +88,8 @@ pub enum SessionError {
 #[derive(Clone)]
 pub(crate) struct SessionPlan {
     pub(crate) model: Arc<dyn Model>,
-    pub(crate) agent: Agent,
+    pub(crate) agent: Arc<Agent>,
     pub(crate) limits: RunLimits,
-    pub(crate) budget: BudgetLimits,
 }
 
 struct RunRequest {
@@ -143,7 +142,8 @@ impl Session {
         let waiter = sessions.spawn(spec, move |node| live(its_kernel, its_scope, plan, node, requests, opened));
         let ended = waiter.map(|_end| ()).boxed().shared();
         let node = opens.await.map_err(|_| SessionError::NotRunning)??;
-        let asked = AskedRuns::default();
+        // The least that a map of this kind can be split into: it holds a handful of runs.
+        let asked = AskedRuns::new(DashMap::with_shard_amount(2));
         Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, asked, ended }) })
     }
 
@@ -210,7 +210,7 @@ impl Session {
         let (run, cancel) = (run_id(&self.shared.kernel), Cancellation::new());
         self.shared.asked.insert(run.clone(), cancel.clone());
         let listed = ListedRun { asked: Arc::clone(&self.shared.asked), run: run.clone() };
-        let request = RunRequest { run, prompt: prompt.to_owned(), reply, cancel, listed };
+        let request = Box::new(RunRequest { run, prompt: prompt.to_owned(), reply, cancel, listed });
         self.shared.runs.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SessionError::Busy,
             mpsc::error::TrySendError::Closed(_) => SessionError::Closed,
@@ -289,7 +289,7 @@ impl Session {
     /// # Errors
     /// [`SessionError::Budget`].
     pub async fn budget(&self) -> Result<AccountStatus, SessionError> {
-        Ok(self.shared.kernel.ledger.status(self.shared.scope.account.clone()).await?)
+        Ok(self.shared.kernel.ledger.status(self.shared.scope.account.id().clone()).await?)
     }
 
     /// The background processes, those that have ended and are not forgotten too, the oldest first.
@@ -470,10 +470,10 @@ async fn live(
     scope: Arc<Scope>,
     plan: SessionPlan,
     node: NodeHandle,
-    mut requests: mpsc::Receiver<RunRequest>,
+    mut requests: mpsc::Receiver<Box<RunRequest>>,
     opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
 ) {
-    if let Err(error) = kernel.ledger.open_account(scope.account.clone(), None, plan.budget).await {
+    if let Err(error) = kernel.ledger.open_account(&scope.account).await {
         drop(opened.send(Err(error)));
         return;
     }
@@ -504,7 +504,7 @@ async fn live(
     node.children_settled().await;
     // Parts that are gone have nothing left to close.
     let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
-    drop(kernel.ledger.close_account(scope.account.clone()).await);
+    drop(kernel.ledger.close_account(scope.account.id().clone()).await);
     drop(kernel.write(&scope, EventKind::SessionClosed).await);
 }
 
@@ -515,9 +515,9 @@ async fn answer(
     plan: &SessionPlan,
     node: &NodeHandle,
     conversation: &mut Vec<Message>,
-    request: RunRequest,
+    request: Box<RunRequest>,
 ) {
-    let RunRequest { run, prompt, mut reply, cancel, listed } = request;
+    let RunRequest { run, prompt, mut reply, cancel, listed } = *request;
     if reply.is_closed() {
         return;
     }
@@ -531,7 +531,7 @@ async fn answer(
     let run_plan = RunPlan {
         run: run.clone(),
         model: Arc::clone(&plan.model),
-        agent: plan.agent.clone(),
+        agent: Arc::clone(&plan.agent),
         limits: plan.limits.clone(),
     };
     let mut messages = conversation.clone();
