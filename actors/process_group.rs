@@ -264,7 +264,9 @@ mod tests {
     /// A session's node, its background processes, and a port over a call that has its own node.
     async fn scene() -> (NodeHandle, BackgroundProcesses, SupervisedProcesses) {
         let spec = NodeSpec { kind: NodeKind::Session, grace: Duration::from_secs(5) };
-        let body = |node: NodeHandle| async move { drop(node.cancellation().cancelled().await) };
+        let body = |node: NodeHandle| async move {
+            let _reason = node.cancellation().cancelled().await;
+        };
         let (session, _cell) = spawn_root(&Tree::new(), None, spec, body).await.unwrap();
         let (port, clock) = (Arc::new(Leaving), Arc::new(SystemClock::new()));
         let background = BackgroundProcesses::new(port.clone(), clock, Leftover::Keep);

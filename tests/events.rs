@@ -118,7 +118,7 @@ impl Processes for Chatty {
         Box::pin(async move {
             for n in 0..LINES {
                 sink.push(Stream::Out, format!("{n}\n").as_bytes());
-                if n % 3 == 0 {
+                if n.is_multiple_of(3) {
                     sink.push(Stream::Err, b"\xe4\xb8");
                     sink.push(Stream::Out, b"\x1b[31mred\x1b[0m\n");
                     sink.push(Stream::Err, b"\xad\n");
@@ -176,7 +176,7 @@ async fn output_is_told_at_its_pace_together_and_by_stream() {
     let deltas = world.record.of_type("tool_output_delta");
     let joined: String = deltas.iter().map(|line| line["delta"].as_str().unwrap()).collect();
     assert_eq!(joined, result.output);
-    let numbers = |n: usize| if n % 3 == 0 { format!("{n}\nred\n") } else { format!("{n}\n") };
+    let numbers = |n: usize| if n.is_multiple_of(3) { format!("{n}\nred\n") } else { format!("{n}\n") };
     let (out, err): (String, String) = ((0..LINES).map(numbers).collect(), "中\n".repeat(LINES.div_ceil(3)));
     for (name, expected) in [("stdout", &out), ("stderr", &err)] {
         let part = |line: &Value| match &line["streams"] {

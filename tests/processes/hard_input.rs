@@ -138,7 +138,7 @@ pub(crate) fn play_stranger(folder: &str) -> ExitCode {
     let workspace = Path::new(folder).join("workspace");
     let closed = workspace.join("closed");
     std::fs::create_dir_all(closed.join("deep")).unwrap();
-    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
     block_on(async {
         for (name, processes) in
             [("group", Arc::new(SystemProcesses) as Arc<dyn Processes>), ("shim", Arc::new(guarded()))]
@@ -159,7 +159,7 @@ pub(crate) fn play_stranger(folder: &str) -> ExitCode {
             assert!(!workspace.join("made").exists());
             assert_eq!(call(&session, "echo next", 60_000).await.unwrap().output, "next\n", "{name}");
             // The workspace itself.
-            std::fs::set_permissions(&workspace, std::fs::Permissions::from_mode(0)).unwrap();
+            std::fs::set_permissions(&workspace, std::fs::Permissions::from_mode(0o000)).unwrap();
             let result = call(&session, "touch made", 60_000).await.unwrap();
             std::fs::set_permissions(&workspace, std::fs::Permissions::from_mode(0o755)).unwrap();
             assert!(!result.is_success() && result.error_kind.is_some(), "{name}: {}", result.output);

@@ -24,15 +24,18 @@ pub(super) struct RepositoryFolder {
 }
 
 impl RepositoryFolder {
+    /// The repository of the workspace as a look shows it, where it is a plain one. Whether git takes it for one is
+    /// told by whatever is asked of it.
+    pub(super) fn plain(git: &Git<'_>) -> Option<Self> {
+        let own = git.root().join(".git");
+        is_plain(git).then(|| Self { common: own.clone(), own })
+    }
+
     /// Finds the repository of the workspace.
     ///
     /// # Errors
     /// The outcome of a workspace without a repository, or with one that is not its own.
     pub(super) async fn find(git: &Git<'_>) -> Step<Self> {
-        if is_plain(git) {
-            let own = git.root().join(".git");
-            return Ok(Self { common: own.clone(), own });
-        }
         let printed = git.list(&["rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir"]).await?;
         let lines: Vec<&[u8]> = printed.bytes.split(|byte| *byte == b'\n').collect();
         let [own, common, b""] = lines.as_slice() else {
