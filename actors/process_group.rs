@@ -114,32 +114,33 @@ async fn attend_and_hand_over(
     });
     let mut run = port.run(command, Arc::clone(&switch) as _, stop.clone());
     tokio::select! {
-        biased;
-        end = &mut run => end,
-        () = switch.news.notified() => match switch.handed.get() {
-            Some((entry, left)) => {
-                background.hold(entry, run, stop, grace, None);
-                Ok(ProcessEnd {
-                    status: left.status,
-                    stopped: None,
-                    output_held: false,
-                    killed_background: false,
-                    level: left.level,
-                    survivors: Vec::new(),
-                    left: left.processes.clone(),
-                    handed_over: Some(entry.id().clone()),
-                })
-            }
-            // The news is the handing over; without one there is nothing to do but to wait.
-            None => attend(run, &node, &stop).await,
-        },
-        reason = node.cancellation().cancelled() => {
-            // From here on nobody takes what is left.
-            *switch.is_shut.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            stop.cancel(reason);
-            run.await
-        }
-    }
+           biased;
+           end = &mut run => end,
+           () = switch.news.notified() => match switch.handed.get() {
+               Some((entry, left)) => {
+                   background.hold(entry, run, stop, grace, None);
+                   Ok(ProcessEnd {
+                       status: left.status,
+                       stopped: None,
+                       output_held: false,
+                       killed_background: false,
+                       level: left.level,
+                       survivors: Vec::new(),
+                       left: left.processes.clone(),
+                       handed_over: Some(entry.id().clone()),
+    confinement: left.confinement.clone(),
+                   })
+               }
+               // The news is the handing over; without one there is nothing to do but to wait.
+               None => attend(run, &node, &stop).await,
+           },
+           reason = node.cancellation().cancelled() => {
+               // From here on nobody takes what is left.
+               *switch.is_shut.lock().unwrap_or_else(PoisonError::into_inner) = true;
+               stop.cancel(reason);
+               run.await
+           }
+       }
 }
 
 /// The output of a command: to the call until it is handed over, then to its ring.
@@ -213,6 +214,7 @@ mod tests {
             survivors: Vec::new(),
             left: Vec::new(),
             handed_over: None,
+            confinement: None,
         }
     }
 
@@ -225,7 +227,12 @@ mod tests {
         ) -> BoxFuture<'static, Result<ProcessEnd, ProcessError>> {
             Box::pin(async move {
                 sink.push(Stream::Out, b"early");
-                let left = Left { status: EXITED, level: ContainmentLevel::SubReaper, processes: Vec::new() };
+                let left = Left {
+                    status: EXITED,
+                    level: ContainmentLevel::SubReaper,
+                    processes: Vec::new(),
+                    confinement: None,
+                };
                 if sink.left(&left) == Leftover::Stop {
                     return Ok(ProcessEnd { killed_background: true, ..end(None) });
                 }
@@ -258,6 +265,7 @@ mod tests {
             stdin: None,
             grace: Duration::from_secs(1),
             drain: Duration::from_secs(1),
+            confinement: None,
         }
     }
 

@@ -14,13 +14,16 @@ use toolwarden::policy::{PermissionPolicy, PolicyError};
 use toolwarden::run::RunLimits;
 use toolwarden::scope::Confirming;
 use toolwarden::session::{Session, SessionError};
-use toolwarden_tools::effects::processes::system::SystemProcesses;
+use toolwarden_tools::effects::processes::confinement::Confinement;
+use toolwarden_tools::effects::processes::containment::Unavailable;
 
 use crate::attendant::{Attendance, Attendant, Killed};
 use crate::confirm::Asker;
+use crate::containment::Level;
 use crate::environment::Environment;
 use crate::events_file::{EventsFile, EventsFileError};
 use crate::input::{InputError, read_file};
+use crate::sandbox::SandboxArgs;
 use crate::stop_signal::StopSignals;
 use crate::terminal::Screen;
 
@@ -51,9 +54,16 @@ pub(crate) struct CallArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+
     /// Write every event to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) events: Option<PathBuf>,
+
+    /// How far commands are held; refused where that is not available [default: sub_reaper]
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub(crate) containment: Option<Level>,
 }
 
 fn parse_timeout(text: &str) -> Result<Duration, String> {
@@ -78,6 +88,10 @@ pub(crate) struct Plan<'a> {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) runs: RunLimits,
     pub(crate) tool_timeout: Option<Duration>,
+    /// What the kernel keeps commands from.
+    pub(crate) sandbox: Confinement,
+    /// How far commands are held, if that was asked for.
+    pub(crate) containment: Option<Level>,
     /// Whether a person may be asked, where there is one.
     pub(crate) may_ask: bool,
 }
@@ -92,6 +106,8 @@ impl<'a> Plan<'a> {
             model: Arc::new(ResearchModel),
             runs: RunLimits::default(),
             tool_timeout: None,
+            sandbox: Confinement::default(),
+            containment: None,
             may_ask: false,
         }
     }
@@ -124,6 +140,14 @@ pub(crate) enum AssemblyError {
     /// The session's events cannot be read.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// Commands cannot be held as was asked for.
+    #[error("containment level {level} is not available here: {reason}. Choose another; toolwarden doctor shows them")]
+    Containment {
+        /// What was asked for.
+        level: &'static str,
+        /// Why not.
+        reason: Unavailable,
+    },
     /// The system gives no signal handlers.
     #[error("cannot listen to Ctrl-C: {0}")]
     Signals(std::io::Error),
@@ -133,7 +157,12 @@ impl AssemblyError {
     /// Whether the command line can be mended to make it work.
     pub(crate) fn is_usage(&self) -> bool {
         match self {
-            Self::Input(_) | Self::Policy(_) | Self::Model { .. } | Self::Script(_) | Self::Events(_) => true,
+            Self::Input(_)
+            | Self::Policy(_)
+            | Self::Model { .. }
+            | Self::Script(_)
+            | Self::Events(_)
+            | Self::Containment { .. } => true,
             Self::Build(error) => matches!(error, BuildError::Workspace(_) | BuildError::Policy(_)),
             Self::Session(_) | Self::Signals(_) => false,
         }
@@ -169,9 +198,6 @@ pub(crate) fn load_model(spec: &str) -> Result<Arc<dyn Model>, AssemblyError> {
     }
 }
 
-/// This program, also when its file has been replaced since it started.
-const OWN_PROGRAM: &str = "/proc/self/exe";
-
 /// A session with everything around it.
 pub(crate) struct Assembly {
     pub(crate) runtime: Runtime,
@@ -186,10 +212,13 @@ impl Assembly {
     /// [`AssemblyError`]; nothing runs then.
     pub(crate) async fn open(plan: Plan<'_>, with: &Surroundings) -> Result<Self, AssemblyError> {
         let signals = StopSignals::listen().map_err(AssemblyError::Signals)?;
+        let level = plan.containment.unwrap_or_default().as_str();
+        let refused = |reason| AssemblyError::Containment { level, reason };
+        // This program is its own shim: what leaves a command's group is found again.
+        let processes = Level::processes(plan.containment).await.map_err(refused)?;
         let events_file = plan.events.map(EventsFile::create).transpose()?;
         let runtime = Runtime::builder()
-            // This program is its own sub-reaper shim: what leaves a command's group is found again.
-            .processes(Arc::new(SystemProcesses::with_shim(OWN_PROGRAM)))
+            .processes(processes)
             .environment(with.environment.for_commands())
             .secrets(with.environment.secrets())
             .event_sink(move || events_file.as_ref().and_then(EventsFile::sink))
@@ -201,6 +230,7 @@ impl Assembly {
             .policy(plan.policy.clone())
             .model(plan.model)
             .run_limits(plan.runs)
+            .sandbox(plan.sandbox)
             // A person at a terminal sees the question and can end it; nobody else is waited for.
             .confirming(if asker.is_some() { Confirming::Park } else { Confirming::Unavailable });
         if let Some(timeout) = plan.tool_timeout {

@@ -5,6 +5,7 @@
 
 pub(crate) mod ask;
 pub(crate) mod call;
+pub(crate) mod doctor;
 pub(crate) mod tools;
 
 use std::process::ExitCode;
@@ -28,6 +29,8 @@ pub(crate) enum Command {
     Call(call::CallToolArgs),
     /// List the tools
     Tools(tools::ToolsArgs),
+    /// Show what this machine lets toolwarden do, and why not more
+    Doctor(doctor::DoctorArgs),
 }
 
 /// How a command ended.
@@ -80,6 +83,7 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Ask(args) => ask::ask(args, with).await,
         Command::Call(args) => call::call(args, with).await,
         Command::Tools(args) => tools::list(args, with).await,
+        Command::Doctor(args) => doctor::examine(args, with).await,
     };
     match ended {
         Ok(End::Done) => ExitCode::SUCCESS,

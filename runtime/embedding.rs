@@ -18,6 +18,8 @@ use toolwarden_tools::catalog::{CatalogOptions, builtin_tools};
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::effects::files::FileError;
+use toolwarden_tools::effects::processes::confinement::Confinement;
+use toolwarden_tools::effects::processes::confinement::confined::ConfinedProcesses;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
 use toolwarden_tools::effects::processes::{Leftover, Processes};
 use toolwarden_tools::ids::SessionId;
@@ -217,6 +219,7 @@ impl Runtime {
         SessionBuilder {
             runtime: self.clone(),
             place,
+            processes: None,
             capabilities: WorkspaceCapabilities::local_default(),
             id: None,
             model: Arc::new(ResearchModel),
@@ -233,6 +236,7 @@ impl Runtime {
             runs: RunLimits::default(),
             command_output: None,
             leftover: Leftover::default(),
+            sandbox: Confinement::default(),
         }
     }
 
@@ -284,6 +288,7 @@ enum Place {
 pub struct SessionBuilder {
     runtime: Runtime,
     place: Place,
+    processes: Option<Arc<dyn Processes>>,
     capabilities: WorkspaceCapabilities,
     id: Option<SessionId>,
     model: Arc<dyn Model>,
@@ -300,6 +305,7 @@ pub struct SessionBuilder {
     runs: RunLimits,
     command_output: Option<Arc<dyn CommandOutput>>,
     leftover: Leftover,
+    sandbox: Confinement,
 }
 
 impl SessionBuilder {
@@ -307,6 +313,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn capabilities(mut self, capabilities: WorkspaceCapabilities) -> Self {
         self.capabilities = capabilities;
+        self
+    }
+
+    /// Takes another command runner than the runtime's (or than the workspace's, where that was opened before): one
+    /// session may be contained more strictly than the others.
+    #[must_use]
+    pub fn processes(mut self, processes: Arc<dyn Processes>) -> Self {
+        self.processes = Some(processes);
         self
     }
 
@@ -418,6 +432,14 @@ impl SessionBuilder {
         self
     }
 
+    /// What the kernel keeps commands from, `git` and child runs included; nothing, when not said. It takes a runner
+    /// with a shim ([`SystemProcesses::with_shim`]); where it cannot be put in force, commands are refused.
+    #[must_use]
+    pub fn sandbox(mut self, confinement: Confinement) -> Self {
+        self.sandbox = confinement;
+        self
+    }
+
     /// Opens the session.
     ///
     /// # Errors
@@ -426,9 +448,16 @@ impl SessionBuilder {
         let parts = &self.runtime.parts;
         let kernel = Arc::clone(&parts.kernel);
         let workspace = match self.place {
-            Place::Workspace(workspace) => workspace.narrowed(self.capabilities),
-            Place::Folder(folder) => local::open(&folder, self.capabilities, Some(Arc::clone(&parts.processes)))?,
+            Place::Workspace(workspace) => {
+                let narrowed = workspace.narrowed(self.capabilities);
+                self.processes.map_or_else(|| narrowed.clone(), |processes| narrowed.with_processes(processes))
+            }
+            Place::Folder(folder) => {
+                let processes = self.processes.unwrap_or_else(|| Arc::clone(&parts.processes));
+                local::open(&folder, self.capabilities, Some(processes))?
+            }
         };
+        let workspace = sandboxed(workspace, self.sandbox);
         let Some(agent) = self.agents.get(&self.agent).cloned() else {
             let known: Vec<&str> = self.agents.iter().map(|agent| agent.name.as_str()).collect();
             return Err(BuildError::Agent { name: self.agent, known: known.join(", ") });
@@ -471,6 +500,15 @@ impl SessionBuilder {
         let sessions = parts.tree.sessions().ok_or(SessionError::NotRunning)?;
         Ok(Session::open(kernel, Arc::new(scope), plan, &sessions).await?)
     }
+}
+
+/// The same workspace with its commands confined, if they are to be.
+fn sandboxed(workspace: Workspace, confinement: Confinement) -> Workspace {
+    let Some(commands) = workspace.commands().or(workspace.git_commands()).filter(|_| !confinement.is_off()) else {
+        return workspace;
+    };
+    let (port, folder) = (Arc::clone(&commands.processes), commands.folder.clone());
+    workspace.with_processes(Arc::new(ConfinedProcesses::new(port, confinement, folder)))
 }
 
 impl Parts {

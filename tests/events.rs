@@ -134,6 +134,7 @@ impl Processes for Chatty {
                 survivors: Vec::new(),
                 left: Vec::new(),
                 handed_over: None,
+                confinement: None,
             })
         })
     }

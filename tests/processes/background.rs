@@ -194,7 +194,7 @@ pub(crate) fn ends_with_its_host() {
                 .spawn()
                 .unwrap();
             let lines = &ready.lines(&mark, "sleep 600; :")[..RUNNING_MAX];
-            let plan = json!({"folder": folder.path(), "mark": mark, "lines": lines, "background": true});
+            let plan = json!({"folder": folder.path(), "mark": mark, "level": "sub_reaper", "lines": lines, "background": true});
             writeln!(host.stdin.take().unwrap(), "{plan}").unwrap();
             ready.all(RUNNING_MAX).await;
             kill(Pid::from_raw(host.id().try_into().unwrap()), signal).unwrap();

@@ -199,7 +199,7 @@ pub(crate) fn the_workspace_stays_as_it_is() {
             let mut host = Command::new(SELF).arg(HOST).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
             let lines = ready.lines(&mark, "sleep 600; :");
             let lines = &lines[..toolwarden_tools::background::RUNNING_MAX];
-            let plan = json!({"folder": workspace.path(), "mark": mark, "lines": lines, "background": background});
+            let plan = json!({"folder": workspace.path(), "mark": mark, "level": "sub_reaper", "lines": lines, "background": background});
             writeln!(host.stdin.take().unwrap(), "{plan}").unwrap();
             ready.all(lines.len()).await;
             assert_eq!(entries(), before, "while commands run");

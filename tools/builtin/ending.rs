@@ -29,7 +29,7 @@ pub(super) fn of_error(error: &ProcessError) -> ToolOutcome {
         return outcome;
     }
     match error {
-        ProcessError::FolderClosed { .. } => *unsupported(&text),
+        ProcessError::FolderClosed { .. } | ProcessError::Unconfined { .. } => *unsupported(&text),
         ProcessError::Folder { folder, .. } => {
             ToolOutcome::error(ToolErrorKind::NotFound { path: folder.display().to_string() }, text)
         }

@@ -274,6 +274,7 @@ impl<'a> Git<'a> {
             stdin: None,
             grace: GRACE,
             drain: DRAIN,
+            confinement: None,
         }
     }
 
