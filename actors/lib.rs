@@ -40,7 +40,9 @@ pub mod journal;
 pub mod node;
 pub mod supervisor;
 
+pub mod background;
 pub mod members;
+
 pub mod process_group;
 
 #[cfg(test)]

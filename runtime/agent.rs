@@ -78,7 +78,7 @@ impl Agents {
             instructions: "Check what you are told. Read the files, run the checks that decide it, and report what \
                            you saw, not what you expect. Change nothing."
                 .to_owned(),
-            tools: Some(["read", "ls", "search", "bash"].map(ToolName::from).to_vec()),
+            tools: Some(["read", "ls", "search", "bash", "process"].map(ToolName::from).to_vec()),
             policy: None,
             rounds_max: 30,
         };

@@ -195,6 +195,11 @@ impl Child {
         scope.seen = Arc::new(SeenFiles::default());
         scope.policies.extend(agent.policy.clone());
         scope.account = account.clone();
+        // Its own: they end with it.
+        scope.background = scope.no_background(&self.kernel.effects.clock);
+        if let Some(background) = &scope.background {
+            background.hang_on(node);
+        }
         let scope = Arc::new(scope);
         let plan = RunPlan { run, model: Arc::clone(&self.model), agent, limits: self.limits.clone() };
         let (kernel, prompt) = (Arc::clone(&self.kernel), self.task.prompt.clone());

@@ -22,10 +22,10 @@ use toolwarden_tools::effects::blobs::memory::MemoryBlobs;
 use toolwarden_tools::effects::blobs::{BlobError, Blobs};
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::effects::files::FileError;
-use toolwarden_tools::effects::processes::Processes;
 use toolwarden_tools::effects::processes::confinement::Confinement;
 use toolwarden_tools::effects::processes::confinement::confined::ConfinedProcesses;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
+use toolwarden_tools::effects::processes::{Leftover, Processes};
 use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::registry::{Registry, RegistryError};
 use toolwarden_tools::schema::SchemaCache;
@@ -34,6 +34,7 @@ use toolwarden_tools::workspace::seen::SeenFiles;
 use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
 
 use crate::agent::Agents;
+use crate::command_output::CommandOutput;
 use crate::delegation::Delegation;
 use crate::event::Event;
 use crate::grant_book::GrantBook;
@@ -295,6 +296,8 @@ impl Runtime {
             calls: CallLimits::default(),
             runs: RunLimits::default(),
             projection: ProjectionPolicy::default(),
+            command_output: None,
+            leftover: Leftover::default(),
             sandbox: Confinement::default(),
         }
     }
@@ -371,6 +374,8 @@ pub struct SessionBuilder {
     calls: CallLimits,
     runs: RunLimits,
     projection: ProjectionPolicy,
+    command_output: Option<Arc<dyn CommandOutput>>,
+    leftover: Leftover,
     sandbox: Confinement,
 }
 
@@ -489,6 +494,23 @@ impl SessionBuilder {
         self
     }
 
+    /// Shows the host what commands write, byte by byte and by stream. Background processes are read by
+    /// [`Session::read_process`] instead.
+    #[must_use]
+    pub fn command_output(mut self, observer: Arc<dyn CommandOutput>) -> Self {
+        self.command_output = Some(observer);
+        self
+    }
+
+    /// What becomes of processes that a command of `bash` leaves running when its shell has ended: they are stopped,
+    /// when not said, or go on as a background process of the session. Kept ones need a level that loses none of
+    /// them ([`SystemProcesses::with_shim`]); without it they are stopped.
+    #[must_use]
+    pub fn leftover(mut self, leftover: Leftover) -> Self {
+        self.leftover = leftover;
+        self
+    }
+
     /// What the kernel keeps commands from, `git` and child runs included; nothing, when not said. It takes a runner
     /// with a shim ([`SystemProcesses::with_shim`]); where it cannot be put in force, commands are refused.
     #[must_use]
@@ -531,7 +553,7 @@ impl SessionBuilder {
             self.child_budget,
         );
         let policy = CompiledPolicy::new(&self.policy.unwrap_or_default())?;
-        let scope = Scope {
+        let mut scope = Scope {
             root_session: session.clone(),
             account: Account::new(AccountId::from(session.as_str()), self.budget),
             session,
@@ -548,7 +570,11 @@ impl SessionBuilder {
             projection: self.projection,
             ancestry: Vec::new(),
             children: Some(children),
+            background: None,
+            command_output: self.command_output,
+            leftover: self.leftover,
         };
+        scope.background = scope.no_background(&kernel.effects.clock);
         let plan = SessionPlan { model: self.model, agent, limits: self.runs };
         let sessions = parts.tree.sessions().ok_or(SessionError::NotRunning)?;
         Ok(Session::open(kernel, Arc::new(scope), plan, &sessions).await?)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 use toolwarden_actors::journal::{Entry, JournalEvent, Moment};
+use toolwarden_tools::context::DeltaStreams;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId, ToolName};
 
@@ -126,6 +127,9 @@ pub enum EventKind {
         name: ToolName,
         /// The text.
         delta: String,
+        /// Whose it is, when it is that of a command: `stdout`, `stderr`, or both, each alone.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        streams: Option<DeltaStreams>,
     },
     /// The one ending of an invocation.
     ToolEnd(Arc<CallResult>),
@@ -222,13 +226,19 @@ impl EventKind {
                 sanitiser.clean_value(args);
             }
             Self::ConfirmationReceived { reason: Some(text), .. }
-            | Self::ToolOutputDelta { delta: text, .. }
             | Self::AgentStart { prompt: text, .. }
             | Self::TextDelta { delta: text }
             | Self::AgentEnd { text, .. }
             | Self::Error { message: text, .. }
             | Self::SubagentStart { description: text, .. }
             | Self::SubagentEnd { output: text, .. } => clean(text),
+            Self::ToolOutputDelta { delta, streams, .. } => {
+                clean(delta);
+                if let Some(DeltaStreams::Both { out, err }) = streams {
+                    clean(out);
+                    clean(err);
+                }
+            }
             Self::ToolExecutionStart { args, .. } => {
                 sanitiser.clean_value(args);
             }

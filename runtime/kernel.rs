@@ -27,7 +27,7 @@ use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, 
 use toolwarden_actors::process_group::SupervisedProcesses;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::canonical_json::json_bytes;
-use toolwarden_tools::context::{Progress, Spool, ToolContext};
+use toolwarden_tools::context::{DeltaStreams, Progress, Spool, ToolContext};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
@@ -35,10 +35,11 @@ use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
 use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
-use toolwarden_tools::tool::Tool;
+use toolwarden_tools::tool::{Needs, Tool};
 use toolwarden_tools::workspace::Workspace;
 
 use crate::call_result::CallResult;
+use crate::command_output::ObservedProcesses;
 use crate::event::{Event, EventKind, REQUEST_SNAPSHOT_SCHEMA, RequestSnapshot};
 use crate::governance::admission::Admitted;
 use crate::governance::budget::Budgeted;
@@ -57,7 +58,7 @@ use crate::scope::Scope;
 use crate::settlement::artifact::{Side, Unkept, forget_claims};
 use crate::settlement::evidence::{EXCERPT_KEY, attach};
 use crate::settlement::sanitise::Sanitiser;
-use crate::settlement::sanitise::stream::Held;
+use crate::settlement::sanitise::stream::HeldOutput;
 use crate::settlement::spool::OutputSpool;
 use crate::settlement::{self, Settled};
 
@@ -582,7 +583,7 @@ fn context(
     ToolContext {
         invocation: passage.id.clone(),
         session: scope.session.clone(),
-        workspace: granted(scope, passage, needs.exec, needs.write, node),
+        workspace: granted(scope, passage, needs, node),
         seen: Arc::clone(&scope.seen),
         cancel: node.cancellation().clone(),
         clock: Arc::clone(&kernel.effects.clock),
@@ -593,25 +594,33 @@ fn context(
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),
             _ => None,
         },
+        background: match &scope.background {
+            Some(background) if needs.background => Some(Arc::new(background.clone()) as _),
+            _ => None,
+        },
     }
 }
 
 /// The workspace with no more than the tool needs, without files that a policy denies, and with every command
 /// under the call's own node.
-fn granted(scope: &Scope, passage: &Passage, exec: bool, write: bool, node: &NodeHandle) -> Workspace {
+fn granted(scope: &Scope, passage: &Passage, needs: Needs, node: &NodeHandle) -> Workspace {
     let workspace = &scope.workspace;
     let mut to = workspace.capabilities();
-    to.exec &= exec;
-    to.git &= exec;
-    to.write &= write;
+    to.exec &= needs.exec;
+    to.git &= needs.exec;
+    to.write &= needs.write;
     let mut narrowed = workspace.narrowed(to);
     if !passage.origin.is_trusted() {
         narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies));
     }
     match workspace.commands().or(workspace.git_commands()) {
-        Some(commands) if exec => {
-            let port = Arc::clone(&commands.processes);
-            narrowed.with_processes(Arc::new(SupervisedProcesses::new(port, node.clone())))
+        Some(commands) if needs.exec => {
+            let port = ObservedProcesses::over(&commands.processes, scope.command_output.as_ref(), &passage.id);
+            let mut supervised = SupervisedProcesses::new(port, node.clone());
+            if let Some(background) = scope.background.as_ref().filter(|_| needs.background) {
+                supervised = supervised.handing_over(background.clone(), passage.id.clone());
+            }
+            narrowed.with_processes(Arc::new(supervised))
         }
         _ => narrowed,
     }
@@ -623,7 +632,7 @@ struct Deltas {
     scope: Arc<Scope>,
     id: InvocationId,
     tool: ToolName,
-    held: Mutex<Held>,
+    held: Mutex<HeldOutput>,
 }
 
 impl Deltas {
@@ -645,17 +654,21 @@ impl Deltas {
         }
     }
 
-    fn tell(&self, delta: String) {
-        let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta };
+    fn tell(&self, (delta, streams): (String, Option<DeltaStreams>)) {
+        let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta, streams };
         self.kernel.tell(&self.scope, kind);
     }
 }
 
 impl Progress for Deltas {
     fn delta(&self, text: &str) {
+        self.streams(text, None);
+    }
+
+    fn streams(&self, text: &str, streams: Option<DeltaStreams>) {
         // Told under the lock, so that deltas keep their order.
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(delta) = held.push(&self.kernel.sanitiser, text) {
+        if let Some(delta) = held.push(&self.kernel.sanitiser, text, streams.as_ref()) {
             self.tell(delta);
         }
     }

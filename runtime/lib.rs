@@ -5,6 +5,7 @@
 //! [`Runtime::builder`] and may import [`prelude`].
 
 pub mod call_result;
+pub mod command_output;
 pub mod lanes;
 pub mod models;
 pub mod origin;

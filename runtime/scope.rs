@@ -7,16 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use toolwarden_actors::background::BackgroundProcesses;
 use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::node::NodeHandle;
 use toolwarden_tools::context::{ChildResults, ChildTask, FanOutPolicy};
 use toolwarden_tools::declaration::ToolDefinition;
+use toolwarden_tools::effects::clock::Clock;
+use toolwarden_tools::effects::processes::Leftover;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
 use toolwarden_tools::registry::Registry;
 use toolwarden_tools::tool::ToolSpec;
 use toolwarden_tools::workspace::Workspace;
 use toolwarden_tools::workspace::seen::SeenFiles;
 
+use crate::command_output::CommandOutput;
 use crate::grant_book::GrantBook;
 use crate::hook::Hook;
 use crate::policy::compiled::CompiledPolicy;
@@ -58,6 +62,12 @@ pub struct Scope {
     pub ancestry: Vec<ToolName>,
     /// Starts child runs, where there is a model for them.
     pub children: Option<Arc<dyn ChildRuns>>,
+    /// The session's background processes, where commands may be run.
+    pub background: Option<BackgroundProcesses>,
+    /// Who sees the raw output of commands, by stream.
+    pub command_output: Option<Arc<dyn CommandOutput>>,
+    /// What becomes of processes that a command leaves running when it has ended.
+    pub leftover: Leftover,
 }
 
 /// Whether and how a person is asked.
@@ -106,6 +116,12 @@ impl Default for CallLimits {
 }
 
 impl Scope {
+    /// No background processes yet, for a session with this scope's workspace; none at all where no command may run.
+    pub(crate) fn no_background(&self, clock: &Arc<dyn Clock>) -> Option<BackgroundProcesses> {
+        let commands = self.workspace.commands()?;
+        Some(BackgroundProcesses::new(Arc::clone(&commands.processes), Arc::clone(clock), self.leftover))
+    }
+
     /// What a tool of this name has from its cancel to being dropped.
     pub fn grace_of(&self, tool: &str) -> Duration {
         match self.registry.get(tool) {

@@ -17,6 +17,7 @@ use toolwarden_actors::accounts::{AccountStatus, LedgerError};
 use toolwarden_actors::journal::{JournalError, Reader, Reading};
 use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
 use toolwarden_actors::open_questions::{PendingQuestion, Reply};
+use toolwarden_tools::background::{Background, BackgroundError, BackgroundRead, BackgroundStatus, ReadFrom};
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::declaration::ToolDefinition;
@@ -78,6 +79,9 @@ pub enum SessionError {
     /// The events cannot be read.
     #[error(transparent)]
     Events(#[from] JournalError),
+    /// A background process is not there.
+    #[error(transparent)]
+    Background(#[from] BackgroundError),
     /// A typed helper's call failed.
     #[error("{}: {}", .0.name, .0.output)]
     Failed(Box<CallResult>),
@@ -122,7 +126,7 @@ pub enum CancelTarget {
     Call(InvocationId),
     /// The runs there are, those that wait for their turn too, with all their calls.
     Run,
-    /// Every run and every call of the host's own. The session stays open.
+    /// Every run and every call of the host's own. The session stays open, and its background processes run on.
     Everything,
 }
 
@@ -318,6 +322,34 @@ impl Session {
         Ok(self.shared.kernel.ledger.status(self.shared.scope.account.id().clone()).await?)
     }
 
+    /// The background processes, those that have ended and are not forgotten too, the oldest first.
+    pub fn processes(&self) -> Vec<BackgroundStatus> {
+        self.background().map(Background::list).unwrap_or_default()
+    }
+
+    /// Reads what a background process printed: the bytes as they came, by stream, at most `bytes_max` at a time.
+    /// Reads of [`ReadFrom::New`] are shared with the model's; a host that follows one by itself uses a cursor.
+    ///
+    /// # Errors
+    /// [`SessionError::Background`].
+    pub fn read_process(&self, id: &str, from: ReadFrom, bytes_max: usize) -> Result<BackgroundRead, SessionError> {
+        let unknown = || BackgroundError::Unknown { id: id.to_owned() };
+        Ok(self.background().ok_or_else(unknown)?.read(id, from, bytes_max)?)
+    }
+
+    /// Ends a background process in order and waits until nothing is left of it.
+    ///
+    /// # Errors
+    /// [`SessionError::Background`].
+    pub async fn stop_process(&self, id: &str) -> Result<BackgroundStatus, SessionError> {
+        let unknown = || BackgroundError::Unknown { id: id.to_owned() };
+        Ok(self.background().ok_or_else(unknown)?.stop(id).await?)
+    }
+
+    fn background(&self) -> Option<&dyn Background> {
+        self.shared.scope.background.as_ref().map(|background| background as _)
+    }
+
     /// Cancels everything in the session and waits until all of it has ended.
     pub async fn close(&self) {
         self.close_because(CancelReason::SessionClosed).await;
@@ -489,6 +521,9 @@ async fn live(
     }
     let _references = References { kernel: &kernel, scope: &scope };
     kernel.tell(&scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
+    if let Some(background) = &scope.background {
+        background.hang_on(&node);
+    }
     if opened.send(Ok(node.clone())).is_ok() {
         let mut conversation = Vec::new();
         loop {

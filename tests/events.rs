@@ -7,16 +7,23 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use serde_json::{Value, json};
+use toolwarden::command_output::CommandOutput;
 use toolwarden::embedding::Runtime;
 use toolwarden::event::{Event, EventLine};
 use toolwarden::prelude::{EventKind, Reading, Reply};
 use toolwarden::scope::Confirming;
 use toolwarden_actors::journal::{Entry, JournalSink, READER_LAG_MAX, Reader};
+use toolwarden_tools::cancellation::Cancellation;
+use toolwarden_tools::effects::processes::{
+    CommandSpec, ContainmentLevel, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes, Stream,
+};
+use toolwarden_tools::ids::InvocationId;
 use toolwarden_tools::outcome::ToolOutcome;
 
 use crate::support::model::script;
@@ -92,6 +99,103 @@ async fn a_slow_reader_holds_up_nobody_and_is_told_what_it_missed() {
     // What they missed is stored all the same.
     assert_eq!(world.record.of_type("tool_output_delta").len(), DELTAS);
     world.at_rest(&[&session]).await;
+    world.end().await;
+}
+
+/// A port whose command writes a line every millisecond, and half a character at a time now and then.
+struct Chatty;
+
+/// How many lines it writes.
+const LINES: usize = 400;
+
+impl Processes for Chatty {
+    fn run(
+        &self,
+        _: CommandSpec,
+        sink: Arc<dyn OutputSink>,
+        _: Cancellation,
+    ) -> BoxFuture<'static, Result<ProcessEnd, ProcessError>> {
+        Box::pin(async move {
+            for n in 0..LINES {
+                sink.push(Stream::Out, format!("{n}\n").as_bytes());
+                if n.is_multiple_of(3) {
+                    sink.push(Stream::Err, b"\xe4\xb8");
+                    sink.push(Stream::Out, b"\x1b[31mred\x1b[0m\n");
+                    sink.push(Stream::Err, b"\xad\n");
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok(ProcessEnd {
+                status: ProcessStatus::Exited { code: 0 },
+                stopped: None,
+                output_held: false,
+                killed_background: false,
+                level: ContainmentLevel::Group,
+                survivors: Vec::new(),
+                left: Vec::new(),
+                handed_over: None,
+                confinement: None,
+            })
+        })
+    }
+}
+
+/// What the host sees of both streams, raw.
+#[derive(Default)]
+struct Seen(Mutex<[Vec<u8>; 2]>);
+
+impl CommandOutput for Seen {
+    fn output(&self, call: &InvocationId, stream: Stream, bytes: &[u8]) {
+        assert!(call.as_str().starts_with("host-bash-"), "{call}");
+        self.0.lock().unwrap()[stream as usize].extend_from_slice(bytes);
+    }
+}
+
+/// The output of a command is told every 50 ms and no more often, whole characters, together and by stream; the host
+/// that observes it has every byte of each, and the result counts them.
+#[tokio::test(start_paused = true)]
+async fn output_is_told_at_its_pace_together_and_by_stream() {
+    let world = World::with(|builder| builder.processes(Arc::new(Chatty))).await;
+    let seen = Arc::new(Seen::default());
+    let session = world.session().command_output(Arc::clone(&seen) as _).open().await.unwrap();
+    let told_at = Arc::new(Mutex::new(Vec::new()));
+    let times = Arc::clone(&told_at);
+    world.record.trap(move |line| {
+        if line["type"] == "tool_output_delta" {
+            times.lock().unwrap().push(tokio::time::Instant::now());
+        }
+        false
+    });
+    let result = session.tool("bash", json!({"command": "x"})).await.unwrap();
+    let told_at = told_at.lock().unwrap().clone();
+    // The last one comes with the end.
+    for pair in told_at[..told_at.len() - 1].windows(2) {
+        assert!(pair[1] - pair[0] >= Duration::from_millis(50), "{:?}", pair[1] - pair[0]);
+    }
+    assert!((LINES / 60..=LINES / 50 + 2).contains(&told_at.len()), "{} deltas", told_at.len());
+
+    let deltas = world.record.of_type("tool_output_delta");
+    let joined: String = deltas.iter().map(|line| line["delta"].as_str().unwrap()).collect();
+    assert_eq!(joined, result.output);
+    let numbers = |n: usize| if n.is_multiple_of(3) { format!("{n}\nred\n") } else { format!("{n}\n") };
+    let (out, err): (String, String) = ((0..LINES).map(numbers).collect(), "中\n".repeat(LINES.div_ceil(3)));
+    for (name, expected) in [("stdout", &out), ("stderr", &err)] {
+        let part = |line: &Value| match &line["streams"] {
+            Value::String(of) if of == name => line["delta"].as_str().unwrap().to_owned(),
+            streams => streams[name].as_str().unwrap_or_default().to_owned(),
+        };
+        assert_eq!(&deltas.iter().map(part).collect::<String>(), expected, "{name}");
+    }
+
+    // Raw, with the control sequences, and counted to the byte.
+    let [raw_out, raw_err] = std::mem::take(&mut *seen.0.lock().unwrap());
+    assert_eq!(String::from_utf8(raw_out.clone()).unwrap(), out.replace("red", "\u{1b}[31mred\u{1b}[0m"));
+    assert_eq!(String::from_utf8(raw_err.clone()).unwrap(), err);
+    for (name, raw) in [("stdout", raw_out), ("stderr", raw_err)] {
+        let count = json!({"total_bytes": raw.len(), "captured_bytes": raw.len()});
+        assert_eq!(result.metadata["output"][name], count);
+    }
+    world.settled(&[&session]).await;
     world.end().await;
 }
 

@@ -91,3 +91,53 @@ async fn git_is_governed_and_shows_no_denied_file() {
     runtime.shut_down().await;
     assert_eq!(runtime.live_nodes(), 0);
 }
+
+// Cases C016 and C018: the two streams of a long output, cut once: neither the end of it nor what became of the
+// command is lost to a later stage, and every byte of each stream is kept or counted.
+#[tokio::test]
+async fn a_long_output_is_cut_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = Runtime::builder().build().await.unwrap();
+    let session = runtime.session(folder.path()).open().await.unwrap();
+    let command = "for i in {1..40000}; do echo \"out 中 $i\"; echo \"err $i\" >&2; done; echo last; exit 3";
+    let Err(SessionError::Failed(result)) = session.bash(command).await else { panic!("it does not fail") };
+    assert!(result.output.len() <= 100 * 1024, "{} bytes", result.output.len());
+    assert!(result.output.starts_with("out 中 1\n") && result.output.contains("\nerr 1\n"));
+    assert!(result.output.contains("\nlast\n") && result.output.contains("\nerr 40000\n"));
+    assert!(result.output.ends_with("\n[exit code 3]\n"));
+    assert_eq!(result.output.matches("left out").count(), 1);
+    assert!(!result.output.contains('\u{fffd}'));
+    assert_eq!(result.metadata["a3s_tool_result_evidence"]["loss_mode"], "none");
+    let output = &result.metadata["output"];
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    let digits: u64 = (1..=40_000_u64).map(|i| i.to_string().len() as u64).sum();
+    assert_eq!(number(&output["stdout"]["total_bytes"]), digits + 40_000 * 9 + 5);
+    assert_eq!(number(&output["stderr"]["total_bytes"]), digits + 40_000 * 5);
+    let kept = number(&output["stdout"]["captured_bytes"]) + number(&output["stderr"]["captured_bytes"]);
+    assert_eq!(kept, number(&output["captured_bytes"]));
+    assert_eq!(kept + number(&output["omitted_bytes"]), number(&output["total_bytes"]));
+    assert!(kept > 97 * 1024, "{kept}");
+    runtime.shut_down().await;
+}
+
+#[tokio::test]
+async fn the_helpers_for_commands_tell_failures_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = Runtime::builder().build().await.unwrap();
+    let session = runtime.session(folder.path()).open().await.unwrap();
+    assert_eq!(session.bash("echo out; echo err >&2").await.unwrap(), "out\nerr\n");
+    let Err(SessionError::Failed(failed)) = session.bash("echo half; exit 4").await else { panic!("no failure") };
+    assert_eq!((failed.exit_code, failed.output.as_str()), (4, "half\n[exit code 4]\n"));
+    let Err(SessionError::Failed(absent)) = session.git(json!({"command": "status"})).await else {
+        panic!("a repository")
+    };
+    assert!(matches!(absent.error_kind, Some(ToolErrorKind::Unsupported { .. })), "{}", absent.output);
+    session.bash("git init -q -b trunk .").await.unwrap();
+    let status = session.git(json!({"command": "status"})).await.unwrap();
+    assert_eq!(status.metadata["branch"], "trunk");
+    let Err(SessionError::Failed(wrong)) = session.git(json!({"command": "push"})).await else { panic!("it pushed") };
+    assert!(matches!(wrong.error_kind, Some(ToolErrorKind::InvalidArgument { .. })), "{}", wrong.output);
+    session.close().await;
+    assert!(matches!(session.bash("true").await, Err(SessionError::Closed)));
+    runtime.shut_down().await;
+}

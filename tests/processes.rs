@@ -10,12 +10,18 @@
     reason = "the tests look at real processes, and lints do not know them as tests without the harness"
 )]
 
+#[path = "processes/background.rs"]
+mod background;
 #[path = "processes/cgroup.rs"]
 mod cgroup;
 #[path = "processes/command.rs"]
 mod command;
 #[path = "processes/figure.rs"]
 mod figure;
+#[path = "processes/git.rs"]
+mod git;
+#[path = "processes/hard_input.rs"]
+mod hard_input;
 #[path = "processes/level.rs"]
 mod level;
 #[path = "processes/matrix.rs"]
@@ -67,7 +73,7 @@ fn tests() -> Vec<Test> {
             tests.push((name, Box::new(move || matrix::ends(ending, &containment)), false));
         }
     }
-    let others: [(&str, fn(), bool); 25] = [
+    let others: [(&str, fn(), bool); 46] = [
         ("port::status_and_streams", port::status_and_streams, false),
         ("port::what_a_command_inherits", port::what_a_command_inherits, false),
         ("port::standard_input_ends", port::standard_input_ends, false),
@@ -88,6 +94,27 @@ fn tests() -> Vec<Test> {
         ("cgroup::a_killed_shim_leaves_nothing", cgroup::a_killed_shim_leaves_nothing, false),
         ("cgroup::what_is_put_there_is_ended_too", cgroup::what_is_put_there_is_ended_too, false),
         ("survivor::what_cannot_be_killed_is_named", survivor::what_cannot_be_killed_is_named, false),
+        ("background::outlives_calls_and_runs", background::outlives_calls_and_runs, false),
+        ("background::ends_with_a_child_run", background::ends_with_a_child_run, false),
+        ("background::ends_with_its_session", background::ends_with_its_session, false),
+        ("background::ends_with_its_host", background::ends_with_its_host, false),
+        ("background::is_listed_read_and_stopped", background::is_listed_read_and_stopped, false),
+        ("background::counts_what_it_overwrites", background::counts_what_it_overwrites, false),
+        ("background::is_bounded", background::is_bounded, false),
+        ("background::what_fails_at_once_is_told", background::what_fails_at_once_is_told, false),
+        ("background::what_a_shell_leaves", background::what_a_shell_leaves, false),
+        ("background::is_governed", background::is_governed, false),
+        ("hard_input::ten_thousand_short_lived_children", hard_input::ten_thousand_short_lived_children, false),
+        ("hard_input::descriptors_run_out", hard_input::descriptors_run_out, false),
+        ("hard_input::a_folder_that_may_not_be_entered", hard_input::a_folder_that_may_not_be_entered, false),
+        ("hard_input::a_folder_that_goes", hard_input::a_folder_that_goes, false),
+        ("hard_input::a_missing_program_is_told", hard_input::a_missing_program_is_told, false),
+        ("hard_input::the_workspace_stays_as_it_is", hard_input::the_workspace_stays_as_it_is, false),
+        ("hard_input::a_large_tree_costs_nothing", hard_input::a_large_tree_costs_nothing, false),
+        ("git::a_change_ended_half_way_leaves_no_lock", git::a_change_ended_half_way_leaves_no_lock, false),
+        ("git::a_hook_that_never_returns", git::a_hook_that_never_returns, false),
+        ("figure::capture", figure::capture, true),
+        ("figure::git", git::figure, true),
         ("soak::short", || soak::calls(200), false),
         ("soak::long", || soak::calls(2000), true),
         ("figure::spawns", figure::spawns, true),
@@ -106,6 +133,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some(matrix::HOST) => return matrix::play_host(),
+        Some(hard_input::STARVED) => return hard_input::play_starved(&arguments[1]),
+        Some(hard_input::STRANGER) => return hard_input::play_stranger(&arguments[1]),
         Some(survivor::NOBODY) => return survivor::play_nobody(),
         Some(survivor::ROOT) => return survivor::play_root(&arguments[1]),
         Some(command::SUB_REAPER) => return command::play_sub_reaper(&arguments[1..]),

@@ -1,6 +1,7 @@
 //! The built-in tools, one a file.
 
 mod change;
+mod ending;
 mod nested;
 mod reach;
 mod target;
@@ -10,6 +11,7 @@ pub mod batch;
 pub mod edit;
 pub mod git;
 pub mod ls;
+pub mod process;
 pub mod read;
 pub mod search;
 pub mod task;

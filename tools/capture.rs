@@ -4,7 +4,8 @@
 //! bytes, for the start of an output says what ran and its end how it went. Memory is bounded however long the
 //! output is, every byte is counted, and no cut splits a character: the head backs off to the boundary, the tail
 //! moves on to it. What was left out is said once in the text, and as numbers in [`CaptureReport`], which no later
-//! cut can lose.
+//! cut can lose. The text, with what `bash` says beneath it, is so short that no later stage cuts it once more: bytes
+//! that take more room on the screen than in the pipe are counted with that.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -13,12 +14,13 @@ use std::fmt::Write as _;
 use crate::effects::processes::Stream;
 use crate::outcome::Excerpt;
 use crate::screen_text;
+use crate::text::{is_continuation, unfinished_bytes};
 
 /// Bytes kept from the start of an output.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Bytes kept from its end. Together with the head, the marker between them and what is said of the ending it stays
-/// below 100 KiB, so that no later cut takes the ending away.
-pub const TAIL_BYTES_MAX: usize = 35 * 1024;
+/// Bytes kept from its end. 2 KiB less than what would fill 100 KiB: those are for the marker and for what is said of
+/// the ending.
+pub const TAIL_BYTES_MAX: usize = 34 * 1024;
 /// Longest line that is shown whole, in bytes.
 pub const LINE_BYTES_MAX: usize = 8 * 1024;
 /// Bytes shown from the start of a longer line; the rest of [`LINE_BYTES_MAX`] is shown from its end.
@@ -29,6 +31,8 @@ const LINE_HEAD_BYTES: usize = 6 * 1024;
 pub struct Capture {
     head: Vec<u8>,
     head_bytes_max: usize,
+    /// How many bytes the head takes as text.
+    head_width: usize,
     /// Nothing more goes to the head.
     head_full: bool,
     tail: VecDeque<u8>,
@@ -110,6 +114,7 @@ impl Capture {
         Self {
             head: Vec::new(),
             head_bytes_max,
+            head_width: 0,
             head_full: false,
             tail: VecDeque::new(),
             tail_bytes_max,
@@ -141,12 +146,9 @@ impl Capture {
         self.newlines += newlines(bytes);
         let mut rest = bytes;
         if !self.head_full {
-            let room = self.head_bytes_max - self.head.len();
-            let mut end = rest.len().min(room);
-            if end < rest.len() {
-                end -= unfinished_bytes(&rest[..end]);
-                self.head_full = true;
-            }
+            let (end, width) = fitting(rest, self.head_bytes_max - self.head_width);
+            self.head_full = end < rest.len();
+            self.head_width += width;
             self.head.extend_from_slice(&rest[..end]);
             self.kept_bytes[stream as usize] += end as u64;
             rest = &rest[end..];
@@ -207,6 +209,7 @@ impl Capture {
             let rest = std::mem::take(&mut self.unfinished[stream as usize]);
             self.keep(stream, &rest);
         }
+        self.narrow_tail();
         if self.omitted_bytes() > 0 {
             let cut = self.tail.iter().take(3).take_while(|byte| is_continuation(**byte)).count();
             self.drop_oldest(cut);
@@ -218,6 +221,21 @@ impl Capture {
         let mut report = CaptureReport { out: count(Stream::Out), err: count(Stream::Err), ..CaptureReport::default() };
         let text = self.render(&mut report);
         (text, report)
+    }
+
+    /// Forgets so much of the tail that it takes no more room as text than it may.
+    fn narrow_tail(&mut self) {
+        let bytes = self.tail.make_contiguous();
+        let (_, width) = fitting(bytes, usize::MAX);
+        let (mut excess, mut cut) = (width.saturating_sub(self.tail_bytes_max), 0);
+        for (bytes, width) in widths(bytes) {
+            if excess == 0 {
+                break;
+            }
+            excess = excess.saturating_sub(width);
+            cut += bytes;
+        }
+        self.drop_oldest(cut);
     }
 
     fn omitted_bytes(&self) -> u64 {
@@ -297,25 +315,37 @@ fn decoded<'a>(bytes: &'a [u8], report: &mut CaptureReport) -> Cow<'a, str> {
     String::from_utf8_lossy(bytes)
 }
 
+/// Each character and each run of bytes that are none: how many bytes it has, and how many at most as text on the
+/// screen.
+fn widths(bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> {
+    bytes.utf8_chunks().flat_map(|chunk| {
+        let shown = |c: char| match c {
+            '\n' | '\t' => 1,
+            // It may be shown as a picture of itself.
+            c if c.is_control() => 3,
+            c => c.len_utf8(),
+        };
+        let valid = chunk.valid().chars().map(move |c| (c.len_utf8(), shown(c)));
+        let invalid = chunk.invalid().len();
+        valid.chain((invalid > 0).then_some((invalid, char::REPLACEMENT_CHARACTER.len_utf8())))
+    })
+}
+
+/// How many of these bytes, from the first on, fit as text into the room, and how much of it they take.
+fn fitting(bytes: &[u8], room: usize) -> (usize, usize) {
+    let (mut end, mut taken) = (0, 0);
+    for (bytes, width) in widths(bytes) {
+        if width > room - taken {
+            break;
+        }
+        end += bytes;
+        taken += width;
+    }
+    (end, taken)
+}
+
 fn newlines(bytes: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', bytes).count() as u64
-}
-
-fn is_continuation(byte: u8) -> bool {
-    byte & 0xc0 == 0x80
-}
-
-/// How many bytes at the end are the start of a character that goes on: 0 to 3.
-fn unfinished_bytes(bytes: &[u8]) -> usize {
-    let back = bytes.iter().rev().take(3).take_while(|byte| is_continuation(**byte)).count() + 1;
-    let Some(first) = bytes.len().checked_sub(back).map(|at| bytes[at]) else { return 0 };
-    let length = match first {
-        0xc2..=0xdf => 2,
-        0xe0..=0xef => 3,
-        0xf0..=0xf4 => 4,
-        _ => 1,
-    };
-    if length > back { back } else { 0 }
 }
 
 #[cfg(test)]
@@ -417,6 +447,24 @@ mod tests {
         assert_eq!(head.matches('\n').count() + tail.matches('\n').count() - 2 + ends as usize, 100_000);
     }
 
+    // Case C018: bytes that take more room as text leave room for what is said of them.
+    #[test]
+    fn the_text_is_short_enough_for_every_later_stage() {
+        for byte in [0xff_u8, 0, 0x1b, b'\r', b'x'] {
+            let mut line = vec![byte; 100];
+            line.push(b'\n');
+            let mut capture = Capture::default();
+            for _ in 0..5000 {
+                capture.push(Out, &line);
+                capture.push(Err, &line);
+            }
+            let (text, report) = capture.finish();
+            assert!(text.len() <= super::HEAD_BYTES_MAX + super::TAIL_BYTES_MAX + 200, "{byte}: {}", text.len());
+            assert_eq!((report.out.total_bytes, report.err.total_bytes), (505_000, 505_000));
+            assert_eq!(report.out.kept_bytes.abs_diff(report.err.kept_bytes) / 202, 0, "{byte}: {report:?}");
+        }
+    }
+
     // Case C020: what the model sees is what stands on the screen at last.
     #[test]
     fn redraws_and_colours_are_gone() {
@@ -445,6 +493,7 @@ mod tests {
             prop_assert!(report.kept_bytes() <= (head + tail) as u64);
             prop_assert!(report.invalid_bytes <= report.kept_bytes());
             prop_assert_eq!(text.contains("left out"), report.omitted_bytes() > 0);
+            prop_assert!(text.len() <= head + tail + 200, "{} bytes of text", text.len());
         }
 
         #[test]

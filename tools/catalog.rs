@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::builtin::{bash, batch, edit, git, ls, read, search, task, write};
+use crate::builtin::{bash, batch, edit, git, ls, process, read, search, task, write};
 use crate::tool::Tool;
 use crate::workspace::WorkspaceCapabilities;
 
@@ -35,6 +35,7 @@ pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOption
     }
     if exec {
         tools.push(Arc::new(bash::BashTool::new(options.environment.clone())));
+        tools.push(Arc::new(process::ProcessTool::new()));
     }
     if git {
         tools.push(Arc::new(git::GitTool::new(options.environment)));
@@ -69,12 +70,12 @@ mod tests {
 
     #[test]
     fn each_tool_is_there_when_its_needs_are_met() {
-        let all = ["bash", "batch", "edit", "ls", "read", "search", "task", "write"];
+        let all = ["bash", "batch", "edit", "ls", "process", "read", "search", "task", "write"];
         assert_eq!(names(true, true, true, true), all);
         assert_eq!(names(true, false, false, true), ["batch", "ls", "read", "search", "task"]);
         assert_eq!(names(false, true, false, false), ["batch", "task", "write"]);
         assert_eq!(names(true, true, false, false), ["batch", "edit", "ls", "read", "task", "write"]);
-        assert_eq!(names(false, false, true, false), ["bash", "batch", "task"]);
+        assert_eq!(names(false, false, true, false), ["bash", "batch", "process", "task"]);
         assert_eq!(names(false, false, false, false), ["batch", "task"]);
         let git = WorkspaceCapabilities { git: true, ..WorkspaceCapabilities::read_only() };
         let names: Vec<String> = registry(git).names().map(ToString::to_string).collect();

@@ -10,9 +10,11 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::background::Background;
 use crate::cancellation::Cancellation;
 use crate::declaration::{Capabilities, ToolDefinition};
 use crate::effects::clock::Clock;
+use crate::effects::processes::Stream;
 use crate::ids::{InvocationId, SessionId, TaskId, ToolName};
 use crate::outcome::ToolOutcome;
 use crate::workspace::Workspace;
@@ -41,12 +43,36 @@ pub struct ToolContext {
     pub invoke: Option<Arc<dyn Invoke>>,
     /// Starts child runs; only for tools that need it.
     pub delegate: Option<Arc<dyn Delegate>>,
+    /// The session's background processes; only for tools that need them, where commands may be run.
+    pub background: Option<Arc<dyn Background>>,
 }
 
 /// Takes output while a call runs.
 pub trait Progress: Send + Sync {
     /// One piece of text; must not block.
     fn delta(&self, text: &str);
+
+    /// One piece of text of a command, with what is known of its streams; must not block.
+    fn streams(&self, text: &str, _streams: Option<DeltaStreams>) {
+        self.delta(text);
+    }
+}
+
+/// Which stream a piece of text came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum DeltaStreams {
+    /// All of it from this one.
+    One(Stream),
+    /// Some of it from each.
+    Both {
+        /// What came on standard output.
+        #[serde(rename = "stdout")]
+        out: String,
+        /// What came on standard error.
+        #[serde(rename = "stderr")]
+        err: String,
+    },
 }
 
 /// Drops everything: for calls that nobody watches.

@@ -26,6 +26,8 @@ pub enum Run {}
 pub enum Invocation {}
 /// Marker of [`TaskId`].
 pub enum Task {}
+/// Marker of [`BackgroundId`].
+pub enum Background {}
 /// Marker of [`ToolName`].
 pub enum Tool {}
 
@@ -37,6 +39,8 @@ pub type RunId = Id<Run>;
 pub type InvocationId = Id<Invocation>;
 /// One item of a `task` fan-out.
 pub type TaskId = Id<Task>;
+/// A background process of a session: `bg-1`, `bg-2`, …; unique within its session.
+pub type BackgroundId = Id<Background>;
 /// The name of a tool: `[A-Za-z0-9_-]{1,128}`.
 pub type ToolName = Id<Tool>;
 

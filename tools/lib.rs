@@ -23,6 +23,8 @@ pub mod declaration;
 pub mod schema;
 pub mod workspace;
 
+pub mod background;
+
 pub mod context;
 
 pub mod tool;

@@ -227,6 +227,28 @@ pub fn binary_kind(start: &[u8]) -> Option<&'static str> {
     (telling || doubtful()).then_some(kind)
 }
 
+/// Whether a byte goes on with a character of UTF-8.
+pub(crate) fn is_continuation(byte: u8) -> bool {
+    byte & 0xc0 == 0x80
+}
+
+/// How many bytes a character of UTF-8 has that begins with this one; 1 where none does.
+pub(crate) fn character_bytes(first: u8) -> usize {
+    match first {
+        0xc2..=0xdf => 2,
+        0xe0..=0xef => 3,
+        0xf0..=0xf4 => 4,
+        _ => 1,
+    }
+}
+
+/// How many bytes at the end are the start of a character that goes on: 0 to 3.
+pub(crate) fn unfinished_bytes(bytes: &[u8]) -> usize {
+    let back = bytes.iter().rev().take(3).take_while(|byte| is_continuation(**byte)).count() + 1;
+    let Some(first) = bytes.len().checked_sub(back).map(|at| bytes[at]) else { return 0 };
+    if character_bytes(first) > back { back } else { 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{DecodedText, Encoding, TextError, binary_kind};

@@ -97,6 +97,8 @@ pub struct Needs {
     pub invoke: bool,
     /// It starts child runs; its own slot is given back while it runs.
     pub delegate: bool,
+    /// It starts, reads or stops background processes of the session.
+    pub background: bool,
 }
 
 impl Needs {

@@ -46,7 +46,7 @@ impl<'a> From<&'a ToolSpec> for Listed<'a> {
 /// The strongest thing that a tool can do.
 fn class(needs: Needs) -> &'static str {
     match needs {
-        Needs { exec: true, .. } => "executes",
+        Needs { exec: true, .. } | Needs { background: true, .. } => "executes",
         Needs { write: true, .. } => "writes",
         needs if needs.nests() => "orchestrates",
         _ => "read-only",

@@ -83,6 +83,43 @@ async fn no_path_leads_out_of_the_workspace() {
     world.end().await;
 }
 
+/// Nor does git, which shows a link as a link: neither what lies behind one, nor a repository outside.
+#[tokio::test]
+async fn git_shows_nothing_outside_of_the_workspace() {
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("secret.txt"), SECRET).unwrap();
+    let world = World::new().await;
+    let session = world.open().await;
+    let prepare = format!(
+        "git init -q -b main . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m first && \
+         ln -s '{0}' out && ln -s '{0}/secret.txt' secret && git add . && git -C '{0}' init -q",
+        outside.path().display()
+    );
+    session.bash(&prepare).await.unwrap();
+    let up = format!("../{}", outside.path().file_name().unwrap().to_str().unwrap());
+    let absolute = outside.path().to_str().unwrap().to_owned();
+    for path in [up.clone(), format!("{up}/secret.txt"), absolute, "/etc".into(), "..".into(), "out/../..".into()] {
+        for command in ["status", "log", "diff"] {
+            let result = session.tool("git", json!({"command": command, "path": path})).await.unwrap();
+            assert!(!result.is_success(), "{command} {path}: {}", result.output);
+        }
+        let tree =
+            json!({"command": "worktree", "subcommand": "create", "name": "tree", "path": format!("{path}/tree")});
+        assert!(!session.tool("git", tree).await.unwrap().is_success(), "{path}");
+    }
+    for path in ["out", "out/secret.txt", "secret", "."] {
+        for command in ["status", "log", "diff"] {
+            let result = session.tool("git", json!({"command": command, "path": path})).await.unwrap();
+            assert!(!result.output.contains("what stands"), "{command} {path}: {}", result.output);
+        }
+    }
+    let tree = json!({"command": "worktree", "subcommand": "create", "name": "tree", "path": "out/tree"});
+    assert!(!session.tool("git", tree).await.unwrap().is_success());
+    assert!(!outside.path().join("tree").exists());
+    world.at_rest(&[&session]).await;
+    world.end().await;
+}
+
 /// A link inside the workspace that leads inside keeps working.
 #[tokio::test]
 async fn a_link_that_stays_inside_works() {

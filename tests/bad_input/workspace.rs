@@ -44,6 +44,9 @@ async fn a_workspace_that_vanishes_is_told_by_every_tool() {
         ("search", json!({"mode": "bm25", "query": "text"})),
         ("bash", json!({"command": "pwd; touch made"})),
         ("bash", json!({"command": "pwd; touch made", "cwd": "sub"})),
+        ("bash", json!({"command": "pwd; touch made", "background": true})),
+        ("git", json!({"command": "status"})),
+        ("git", json!({"command": "checkout", "ref": "main"})),
         ("batch", json!({"invocations": [{"tool": "read", "args": {"file_path": "file"}}]})),
     ];
     for (tool, arguments) in calls {

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -11,9 +13,9 @@ use serde_json::json;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::effects::processes::containment::Containment;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
-use toolwarden_tools::effects::processes::{CommandSpec, Processes};
+use toolwarden_tools::effects::processes::{CommandSpec, OutputSink, Processes, Stream};
 
-use crate::command::{Heard, PATH, Ready, SELF, contained, spec};
+use crate::command::{Heard, PATH, Ready, SELF, contained, guarded, spec};
 use crate::matrix::HOST;
 use crate::{level, trace};
 
@@ -23,6 +25,10 @@ const ROUNDS: usize = 500;
 const TREES: usize = 20;
 /// What starts a tree of 50.
 const TREE: &str = "for i in {1..25}; do setsid sleep 600 & sleep 600 & done";
+
+pub(crate) fn median(took: Vec<Duration>) -> Duration {
+    spread(took).0
+}
 
 /// Middle, and nine tenths.
 fn spread(mut took: Vec<Duration>) -> (Duration, Duration) {
@@ -35,6 +41,67 @@ pub(crate) fn spawns() {
     let levels = available();
     // Spawned, so that what is measured wakes up where it runs.
     block_on(async { tokio::spawn(async move { spawn(&levels).await }).await.unwrap() });
+}
+
+/// How much is written, in bytes.
+const FLOOD_BYTES: u64 = 500 * 1024 * 1024;
+
+/// 500 MB from `yes`: read from a bare pipe and thrown away, and through the port into the capture of `bash`; speed,
+/// and how much more memory is resident meanwhile.
+pub(crate) fn capture() {
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let line = format!("yes | head -c {FLOOD_BYTES}");
+    let gigabytes_a_second = |took: Duration| FLOOD_BYTES as f64 / 1e9 / took.as_secs_f64();
+    let bare = || {
+        let started_at = Instant::now();
+        let mut child = std::process::Command::new("bash").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut pipe = child.stdout.take().unwrap();
+        let (mut buffer, mut total) = (vec![0; 64 * 1024], 0);
+        loop {
+            match std::io::Read::read(&mut pipe, &mut buffer).unwrap() {
+                0 => break,
+                count => total += count as u64,
+            }
+        }
+        child.wait().unwrap();
+        assert_eq!(total, FLOOD_BYTES);
+        started_at.elapsed()
+    };
+    let (mut bares, mut ports, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    tokio.block_on(async {
+        let (folder, shim) = (tempfile::tempdir().unwrap(), guarded());
+        let runtime = crate::matrix::runtime("").await;
+        let session = runtime.session(folder.path()).open().await.unwrap();
+        let own = std::process::id();
+        let mut grown_kib = 0;
+        for _ in 0..5 {
+            bares.push(bare());
+            let started_at = Instant::now();
+            let counting = Arc::new(Counting::default());
+            shim.run(spec(&line, ""), Arc::clone(&counting) as _, Cancellation::new()).await.unwrap();
+            ports.push(started_at.elapsed());
+            assert_eq!(counting.0.load(Ordering::Relaxed), FLOOD_BYTES);
+            let before_kib = trace::resident_kib(own);
+            let started_at = Instant::now();
+            let result = crate::matrix::call(&session, &line, 120_000).await.unwrap();
+            calls.push(started_at.elapsed());
+            grown_kib = trace::resident_kib(own).saturating_sub(before_kib).max(grown_kib);
+            assert_eq!(result.metadata["output"]["total_bytes"], FLOOD_BYTES);
+        }
+        let [bare, port, call] = [bares, ports, calls].map(median).map(gigabytes_a_second);
+        println!("  500 MB from yes: bare pipe {bare:.2} GB/s, port {port:.2} GB/s, bash {call:.2} GB/s, {grown_kib} KiB more");
+        runtime.shut_down().await;
+    });
+}
+
+/// Counts and forgets.
+#[derive(Default)]
+struct Counting(AtomicU64);
+
+impl OutputSink for Counting {
+    fn push(&self, _: Stream, bytes: &[u8]) {
+        self.0.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    }
 }
 
 /// How fast a tree is gone after a cancel.

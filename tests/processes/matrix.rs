@@ -46,7 +46,8 @@ pub(crate) enum Ending {
 }
 
 /// Lets all hostile commands end so at this level, and looks for what they left. Where the level is not available,
-/// commands have to be refused with the reason.
+/// commands have to be refused with the reason. Cases C001, C003, C004 and R07: what left the group, ignores signals or
+/// holds the output is gone too, and a shell that ended keeps its exit code.
 pub(crate) fn ends(ending: Ending, containment: &Containment) {
     if !level::is_available_or_refused(containment) {
         return;
@@ -68,14 +69,19 @@ pub(crate) fn ends(ending: Ending, containment: &Containment) {
     });
 }
 
-async fn runtime(containment: &Containment, mark: &str) -> Runtime {
+/// A runtime at the first level of the shim.
+pub(crate) async fn runtime(mark: &str) -> Runtime {
+    runtime_at(&Containment::SubReaper, mark).await
+}
+
+async fn runtime_at(containment: &Containment, mark: &str) -> Runtime {
     let builder = Runtime::builder().processes(Arc::new(contained(containment))).environment(environment(mark));
     // All of them at once.
     let lane = LaneLimits::default().with(Lane::Execute, BulkheadLimits { permits: 64, queue_max: 64, breaker: None });
     builder.lanes(lane).build().await.unwrap()
 }
 
-async fn call(session: &Session, line: &str, timeout_ms: u64) -> Result<Arc<CallResult>, SessionError> {
+pub(crate) async fn call(session: &Session, line: &str, timeout_ms: u64) -> Result<Arc<CallResult>, SessionError> {
     session.tool("bash", json!({"command": line, "timeout": timeout_ms})).await
 }
 
@@ -83,7 +89,7 @@ async fn call(session: &Session, line: &str, timeout_ms: u64) -> Result<Arc<Call
 async fn calls_end(ending: Ending, containment: &Containment, mark: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut ready = Ready::new(folder.path());
-    let runtime = runtime(containment, mark).await;
+    let runtime = runtime_at(containment, mark).await;
     let session = runtime.session(folder.path()).open().await.unwrap();
     // The keeper is started by the first command.
     call(&session, "true", 60_000).await.unwrap();
@@ -192,7 +198,7 @@ async fn host_ends(signal: Signal, containment: &Containment, mark: &str) {
     let mut host =
         Command::new(crate::command::SELF).arg(HOST).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let level = containment.level().as_str();
-    let plan = json!({"folder": folder.path(), "mark": mark, "level": level, "lines": ready.lines(mark, GO_ON)});
+    let plan = json!({"folder": folder.path(), "mark": mark, "level": level, "lines": ready.lines(mark, GO_ON), "background": false});
     // The mark may stand neither in its arguments nor in its environment.
     writeln!(host.stdin.take().unwrap(), "{plan}").unwrap();
     ready.all(HOSTILE.len()).await;
@@ -220,13 +226,15 @@ pub(crate) fn play_host() -> ExitCode {
     std::io::stdin().lock().read_line(&mut plan).unwrap();
     let plan: Value = serde_json::from_str(&plan).unwrap();
     let text = |name: &str| plan[name].as_str().unwrap().to_owned();
+    let background = plan["background"].as_bool().unwrap();
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     tokio.block_on(async {
         let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
-        let runtime = runtime(&level::named(&text("level")), &text("mark")).await;
+        let runtime = runtime_at(&level::named(&text("level")), &text("mark")).await;
         let session = runtime.session(text("folder")).open().await.unwrap();
         let lines: Vec<&str> = plan["lines"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-        let calls = join_all(lines.iter().map(|line| call(&session, line, 600_000)));
+        let call = |line| session.tool("bash", json!({"command": line, "timeout": 600_000, "background": background}));
+        let calls = join_all(lines.into_iter().map(call));
         tokio::select! { biased;
             _ = terminated.recv() => {}
             _ = async { tokio::join!(calls, std::future::pending::<()>()) } => {}

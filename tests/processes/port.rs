@@ -37,6 +37,8 @@ pub(crate) fn status_and_streams() {
         killed_background: false,
         level: ContainmentLevel::SubReaper,
         survivors: Vec::new(),
+        left: Vec::new(),
+        handed_over: None,
         confinement: None,
     };
     assert_eq!(end.unwrap(), expected);

@@ -100,6 +100,7 @@ async fn a_custom_tool_cannot_get_the_hosts_trust() {
 struct Held {
     invoke: bool,
     delegate: bool,
+    background: bool,
     commands: bool,
     wrote: bool,
     read: String,
@@ -117,6 +118,7 @@ fn looking(needs: Needs, held: &Arc<Mutex<Held>>) -> Custom {
             *held.lock().unwrap() = Held {
                 invoke: ctx.invoke.is_some(),
                 delegate: ctx.delegate.is_some(),
+                background: ctx.background.is_some(),
                 commands: ctx.workspace.commands().is_some(),
                 wrote: ctx.workspace.files().replace(&new, &content).is_ok(),
                 read: text,
@@ -131,11 +133,11 @@ fn path(text: &str) -> WorkspacePath {
     WorkspacePath::parse(text, "/").unwrap()
 }
 
-/// Least authority: a tool that does not say that it writes, runs, calls or delegates cannot.
+/// Least authority: a tool that does not say that it writes, runs, calls, delegates or leaves running cannot.
 #[tokio::test]
 async fn a_tool_holds_only_what_its_needs_name() {
     let none = Needs::default();
-    let all = Needs { write: true, exec: true, invoke: true, delegate: true };
+    let all = Needs { write: true, exec: true, invoke: true, delegate: true, background: true };
     for needs in
         [none, Needs { write: true, ..none }, Needs { exec: true, ..none }, Needs { invoke: true, ..none }, all]
     {
@@ -147,6 +149,7 @@ async fn a_tool_holds_only_what_its_needs_name() {
         let expected = Held {
             invoke: needs.invoke,
             delegate: needs.delegate,
+            background: needs.background,
             commands: needs.exec,
             wrote: needs.write,
             read: "old".to_owned(),
@@ -163,7 +166,7 @@ async fn no_need_widens_a_workspace() {
     let world = World::new().await;
     std::fs::write(world.path().join("old"), "old").unwrap();
     let held = Arc::new(Mutex::new(Held::default()));
-    let all = Needs { write: true, exec: true, invoke: false, delegate: false };
+    let all = Needs { write: true, exec: true, invoke: false, delegate: false, background: true };
     let session = world
         .session()
         .capabilities(toolwarden_tools::workspace::WorkspaceCapabilities::read_only())
@@ -173,7 +176,7 @@ async fn no_need_widens_a_workspace() {
         .unwrap();
     assert!(session.tool("look", json!({})).await.unwrap().is_success());
     let held = std::mem::take(&mut *held.lock().unwrap());
-    assert!(held.read == "old" && !held.commands && !held.wrote, "{held:?}");
+    assert!(held.read == "old" && !held.commands && !held.wrote && !held.background, "{held:?}");
     assert!(!world.path().join("new").exists());
     world.end().await;
 }

@@ -6,23 +6,23 @@
 //! in (see [`allowed_environment`]) and what the call adds; nothing is kept between calls, so no `cd` and no
 //! `export` of one call can disturb another.
 
+mod background;
 mod environment;
 mod recorder;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use nix::sys::signal::Signal;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use self::environment::{Additions, quoted};
 use self::recorder::Recorder;
+use super::ending::{of_error, of_status, signal_name, unsupported};
 use super::reach::{self, Step, fault, wrong};
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::capture::{CaptureReport, StreamCount};
@@ -30,7 +30,7 @@ use crate::context::{Spool, ToolContext};
 use crate::declaration::Capabilities;
 use crate::effects::files::{FileKind, Links};
 use crate::effects::processes::confinement::told;
-use crate::effects::processes::{CommandSpec, ContainmentLevel, ProcessEnd, ProcessError, ProcessStatus};
+use crate::effects::processes::{CommandSpec, ContainmentLevel, LeftProcess, ProcessEnd, ProcessError, ProcessStatus};
 use crate::ids::ToolName;
 use crate::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
 use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
@@ -53,8 +53,11 @@ const GRACE: Duration = Duration::from_secs(2);
 const DRAIN: Duration = Duration::from_millis(200);
 /// How long a runner may take to report the end of a command that it was told to stop, before it is dropped.
 const SETTLE: Duration = Duration::from_secs(10);
+/// Most processes that a sentence names of what a command left running; the metadata may name more.
+const LEFT_SHOWN_MAX: usize = 4;
 /// The shortest span between two deltas.
 const DELTA_PAUSE: Duration = Duration::from_millis(50);
+
 /// The tool.
 pub struct BashTool {
     spec: ToolSpec,
@@ -81,8 +84,10 @@ fn spec() -> ToolSpec {
             "Run a command line with bash in the workspace and get what it printed (standard output and error \
             together, in order of arrival) and its exit code. Every call is a new shell: use cwd rather than cd, and \
             env rather than export, for nothing stays for the next call. Nobody can type: standard input is empty \
-            unless stdin gives it. What still runs in the background when the shell ends is stopped. Of long output \
-            the start and the end are kept, so send what you need whole to a file or through grep, head or tail. \
+            unless stdin gives it. What still runs when the shell ends is stopped: for a server or a watcher set \
+            background to true, which returns at once with an id; the tool process reads its output and stops it. \
+            Of long output the start and the end are kept, so send what you need whole to a file or through grep, \
+            head or tail. \
             Prefer read, search, edit and ls over cat, grep, sed and find."
                 .into(),
         parameters: json!({
@@ -111,12 +116,17 @@ fn spec() -> ToolSpec {
                     "maxProperties": environment::ADDITIONS_MAX,
                     "description": "Variables to add to the environment of this call.",
                 },
+                "background": {
+                    "type": "boolean", "default": false,
+                    "description": "Run it beside the session instead of waiting for it, until it ends, is stopped \
+                        with process, or the session ends; timeout holds only when it is given.",
+                },
             },
         }),
         model_parameters: None,
         model_visible: true,
         lane: Lane::Execute,
-        needs: Needs { exec: true, ..Needs::default() },
+        needs: Needs { exec: true, background: true, ..Needs::default() },
     }
 }
 
@@ -143,6 +153,7 @@ impl Tool for BashTool {
     fn call<'a>(&'a self, ctx: &'a ToolContext, arguments: Value) -> ToolFuture<'a> {
         Box::pin(async move {
             match self.prepare(ctx, &arguments) {
+                Ok(request) if request.is_background => request.start(ctx).await.unwrap_or_else(|refusal| *refusal),
                 Ok(request) => request.run(ctx).await,
                 Err(refusal) => *refusal,
             }
@@ -191,7 +202,14 @@ impl BashTool {
             drain: DRAIN,
             confinement: None,
         };
-        Ok(Request { commands: commands.clone(), spec, timeout: Timeout::from_arguments(arguments) })
+        Ok(Request {
+            commands: commands.clone(),
+            line: command.to_owned(),
+            spec,
+            timeout: Timeout::from_arguments(arguments),
+            has_timeout: arguments.get("timeout").is_some(),
+            is_background: arguments.get("background").and_then(Value::as_bool).unwrap_or_default(),
+        })
     }
 }
 
@@ -228,8 +246,11 @@ impl Timeout {
 /// One checked call.
 struct Request {
     commands: Commands,
+    line: String,
     spec: CommandSpec,
     timeout: Timeout,
+    has_timeout: bool,
+    is_background: bool,
 }
 
 /// How a run went, as far as it is known.
@@ -240,7 +261,8 @@ struct Run {
 
 impl Request {
     async fn run(self, ctx: &ToolContext) -> ToolOutcome {
-        let recorder = Arc::new(Recorder::new(Arc::clone(&ctx.spool)));
+        let leftover = ctx.background.as_ref().map(|background| background.leftover()).unwrap_or_default();
+        let recorder = Arc::new(Recorder::new(Arc::clone(&ctx.spool), leftover));
         let stop = Cancellation::new();
         let mut deadline = pin!(sleep(Duration::from_millis(self.timeout.applied_ms)));
         let running = self.commands.processes.run(self.spec.clone(), Arc::clone(&recorder) as _, stop.clone());
@@ -330,8 +352,14 @@ impl Request {
             notices.push(ending.to_owned());
         }
         match &run.end {
+            Ok(ProcessEnd { handed_over: Some(id), left, .. }) => notices.push(format!(
+                "what still ran when the shell ended goes on as background process {id}{}; use process to read its \
+                 output or to stop it",
+                named(left)
+            )),
             Ok(end) if end.killed_background && end.stopped.is_none() => {
-                notices.push("what still ran in the background when the shell ended was stopped".into());
+                let what = "what still ran in the background when the shell ended was stopped";
+                notices.push(format!("{what}{}", named(&end.left)));
             }
             Ok(end) if end.output_held && !end.killed_background => notices.push(
                 match end.level {
@@ -390,6 +418,11 @@ impl Request {
         if let Ok(end) = &run.end {
             facts.insert("output_held".into(), json!(end.output_held));
             facts.insert("background_killed".into(), json!(end.killed_background));
+            if end.handed_over.is_some() || !end.left.is_empty() {
+                let kept = end.handed_over.is_some();
+                let became = if kept { "handed_over" } else { "stopped" };
+                facts.insert("left".into(), json!({"became": became, "id": end.handed_over, "processes": end.left}));
+            }
             let containment = json!({"level": end.level.as_str(), "survivors": end.survivors});
             facts.insert("containment".into(), containment);
             facts.insert("sandbox".into(), told(confinement));
@@ -398,47 +431,15 @@ impl Request {
     }
 }
 
-/// The outcome of a command that ended by itself; its text is what to say of the ending.
-fn of_status(status: ProcessStatus) -> ToolOutcome {
-    match status {
-        ProcessStatus::Exited { code: 0 } => ToolOutcome::success(""),
-        ProcessStatus::Exited { code } => {
-            ToolOutcome { exit_code: code, ..ToolOutcome::failure(format!("exit code {code}")) }
-        }
-        // The number that a shell would give for it.
-        ProcessStatus::Signalled { signal } => {
-            ToolOutcome { exit_code: 128 + signal, ..ToolOutcome::failure(format!("ended by {}", signal_name(signal))) }
-        }
-        ProcessStatus::Unknown => ToolOutcome::failure("it is not known how the command ended"),
+/// Processes by name, for the end of a sentence.
+fn named(left: &[LeftProcess]) -> String {
+    if left.is_empty() {
+        return String::new();
     }
-}
-
-/// The outcome of a command that was not run, or not to its end.
-fn of_error(error: &ProcessError) -> ToolOutcome {
-    let text = error.to_string();
-    match error {
-        ProcessError::Folder { folder, .. } => {
-            ToolOutcome::error(ToolErrorKind::NotFound { path: folder.display().to_string() }, text)
-        }
-        ProcessError::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => *unsupported(
-            "there is no bash in the PATH that commands get here; the host has to install it or to extend that PATH",
-        ),
-        ProcessError::Start { source, .. } if source.kind() == io::ErrorKind::ArgumentListTooLong => {
-            ToolOutcome::invalid_argument(
-                "command and environment are too long together; write a script file and run it",
-            )
-        }
-        ProcessError::Unconfined { .. } => *unsupported(&text),
-        _ => ToolOutcome::failure(text),
-    }
-}
-
-fn unsupported(message: &str) -> Box<ToolOutcome> {
-    Box::new(ToolOutcome::error(ToolErrorKind::Unsupported { message: message.into() }, message))
-}
-
-fn signal_name(signal: i32) -> String {
-    Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |known| known.as_str().to_owned())
+    let shown = left.iter().take(LEFT_SHOWN_MAX).map(|process| format!("{} ({})", process.command, process.pid));
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    let more = if left.len() > LEFT_SHOWN_MAX { ", …" } else { "" };
+    format!(": {shown}{more}")
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod intake;
 mod listing;
 mod log;
 mod parameter;
+mod plain;
 mod program;
 mod remote;
 mod stash;
@@ -190,8 +191,20 @@ async fn carry_out(git: &Git<'_>, parameters: &Parameters, arguments: &Value) ->
         find.await?;
         return act(git, parameters, arguments).await;
     }
-    let (folder, answer) = tokio::join!(find, act(git, parameters, arguments));
-    let (folder, answer) = (folder?, answer?);
+    // Only these three see for themselves whose repository it is: the others would answer from anybody's.
+    let sees_owner = matches!(parameters.command, Command::Status | Command::Log | Command::Diff);
+    let plain = if sees_owner { RepositoryFolder::plain(git) } else { None };
+    let (folder, answer) = match plain {
+        Some(plain) => match act(git, parameters, arguments).await {
+            Ok(answer) => (plain, answer),
+            // What is wrong with the repository itself is said first.
+            Err(ended) => return find.await.and(Err(ended)),
+        },
+        None => {
+            let (folder, answer) = tokio::join!(find, act(git, parameters, arguments));
+            (folder?, answer?)
+        }
+    };
     Ok(match parameters.command {
         Command::Status => answer.with("is_worktree", folder.is_linked()),
         _ => answer,

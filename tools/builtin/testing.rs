@@ -33,6 +33,7 @@ pub(crate) fn context_over(workspace: Workspace) -> ToolContext {
         spool: Arc::new(NoSpool),
         invoke: None,
         delegate: None,
+        background: None,
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod confinement;
 pub mod containment;
+mod left;
 #[cfg(test)]
 pub(crate) mod marked;
 mod pipes;
@@ -12,16 +13,20 @@ pub mod shim;
 pub mod system;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use nix::errno::Errno;
+use serde::Serialize;
 use thiserror::Error;
 
 use self::confinement::{Confinement, ConfinementError};
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::effects::processes::containment::Unavailable;
+use crate::ids::BackgroundId;
 
 /// Runs commands.
 pub trait Processes: Send + Sync {
@@ -58,11 +63,13 @@ pub struct CommandSpec {
 }
 
 /// Which stream a chunk came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Stream {
     /// Standard output.
+    #[serde(rename = "stdout")]
     Out,
     /// Standard error.
+    #[serde(rename = "stderr")]
     Err,
 }
 
@@ -70,7 +77,52 @@ pub enum Stream {
 pub trait OutputSink: Send + Sync {
     /// One chunk; must not block.
     fn push(&self, stream: Stream, bytes: &[u8]);
+
+    /// The command itself has ended, and what it left running is about to be stopped: says whether it is, or goes
+    /// on. Asked at most once, and only at a level that loses nothing of what goes on
+    /// ([`ContainmentLevel::SubReaper`]); then [`Processes::run`] ends when nothing is left, and a stop ends all of
+    /// it in order. Must not block.
+    fn left(&self, _left: &Left) -> Leftover {
+        Leftover::Stop
+    }
 }
+
+/// What becomes of what a command leaves running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Leftover {
+    /// It is stopped.
+    #[default]
+    Stop,
+    /// It goes on.
+    Keep,
+}
+
+/// A command that ended and left something running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// The command's own status.
+    pub status: ProcessStatus,
+    /// What is held of what still runs.
+    pub level: ContainmentLevel,
+    /// What the kernel keeps it from.
+    pub confinement: Option<Arc<Confinement>>,
+    /// What still runs, as far as it was seen: at most [`LEFT_MAX`].
+    pub processes: Vec<LeftProcess>,
+}
+
+/// One process that a command left running, at the moment of the look.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeftProcess {
+    /// Its pid.
+    pub pid: u32,
+    /// The start of its command line, at most [`LEFT_COMMAND_BYTES_MAX`].
+    pub command: String,
+}
+
+/// Most processes that are named of what a command left running.
+pub const LEFT_MAX: usize = 32;
+/// Longest command line of a process that is named, in bytes.
+pub const LEFT_COMMAND_BYTES_MAX: usize = 200;
 
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +140,10 @@ pub struct ProcessEnd {
     /// Pids that are known to be left (at most 64): what could not be killed in time. A later look may find them
     /// gone.
     pub survivors: Vec<u32>,
+    /// What the command left running when it had ended, as far as it was seen before it was stopped or handed over.
+    pub left: Vec<LeftProcess>,
+    /// The background process of the session that what was left now is; none when it was stopped.
+    pub handed_over: Option<BackgroundId>,
     /// What the kernel kept it from, as it was put in force.
     pub confinement: Option<Arc<Confinement>>,
 }
@@ -100,8 +156,9 @@ impl ProcessEnd {
         output_held: bool,
         killed_background: bool,
     ) -> Self {
-        let (level, survivors) = (ContainmentLevel::Group, Vec::new());
-        Self { status, stopped, output_held, killed_background, level, survivors, confinement: None }
+        let (level, survivors, left) = (ContainmentLevel::Group, Vec::new(), Vec::new());
+        let (handed_over, confinement) = (None, None);
+        Self { status, stopped, output_held, killed_background, level, survivors, left, handed_over, confinement }
     }
 }
 
@@ -152,6 +209,20 @@ pub enum ProcessStatus {
     Unknown,
 }
 
+impl ProcessError {
+    /// What the host has run out of, when that is why the command was not run.
+    pub fn exhausted(&self) -> Option<&'static str> {
+        let (Self::Start { source, .. } | Self::Wait { source, .. }) = self else { return None };
+        match Errno::from_raw(source.raw_os_error()?) {
+            Errno::EMFILE | Errno::ENFILE => Some("free file descriptors (its limit is shown by ulimit -n)"),
+            Errno::EAGAIN => Some("processes that it may start (its limit is shown by ulimit -u)"),
+            Errno::ENOMEM => Some("free memory"),
+            Errno::ENOSPC => Some("space on its disk"),
+            _ => None,
+        }
+    }
+}
+
 /// Why a command could not be run.
 #[derive(Debug, Error)]
 pub enum ProcessError {
@@ -163,13 +234,21 @@ pub enum ProcessError {
         /// The missing folder.
         folder: PathBuf,
     },
+    /// The working directory may not be entered; another one can be tried.
+    #[error("permission denied: the folder {} may not be entered, so {program} cannot run in it", .folder.display())]
+    FolderClosed {
+        /// The program.
+        program: String,
+        /// The folder.
+        folder: PathBuf,
+    },
     /// The program could not be started.
     #[error("cannot start {program}: {source}")]
     Start {
         /// The program.
         program: String,
         /// The system's own words.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// Commands cannot be contained here as the host wants it, and are never run with less.
     #[error(
@@ -191,7 +270,7 @@ pub enum ProcessError {
         /// The program.
         program: String,
         /// The system's own words.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// It was to be confined, and was not run because it could not be.
     #[error("{program} was not run, because it could not be confined: {source}")]

@@ -5,6 +5,9 @@
 //! [`HELD_BYTES_MAX`]; text without a blank for longer than that goes on at a place where no secret known by then
 //! is cut.
 
+use toolwarden_tools::context::DeltaStreams;
+use toolwarden_tools::effects::processes::Stream;
+
 use super::control::unfinished_sequence;
 use super::{Sanitiser, lossy_prefix};
 
@@ -40,6 +43,53 @@ impl Held {
         let rest = std::mem::take(&mut self.text);
         (!rest.is_empty()).then_some(rest)
     }
+}
+
+/// Output on its way to people who look on: both streams together, and each of them apart.
+#[derive(Debug, Default)]
+pub struct HeldOutput {
+    both: Held,
+    out: Held,
+    err: Held,
+}
+
+impl HeldOutput {
+    /// Takes the next piece, and which stream it is from where that is known; gives on what can go of it.
+    pub fn push(
+        &mut self,
+        sanitiser: &Sanitiser,
+        text: &str,
+        streams: Option<&DeltaStreams>,
+    ) -> Option<(String, Option<DeltaStreams>)> {
+        let (out, err) = match streams {
+            None => ("", ""),
+            Some(DeltaStreams::One(Stream::Out)) => (text, ""),
+            Some(DeltaStreams::One(Stream::Err)) => ("", text),
+            Some(DeltaStreams::Both { out, err }) => (out.as_str(), err.as_str()),
+        };
+        let push = |held: &mut Held, piece: &str| match piece {
+            "" => None,
+            piece => held.push(sanitiser, piece),
+        };
+        let parts = (push(&mut self.both, text), push(&mut self.out, out), push(&mut self.err, err));
+        told(parts.0, parts.1, parts.2)
+    }
+
+    /// What was held at the end.
+    pub fn finish(&mut self) -> Option<(String, Option<DeltaStreams>)> {
+        told(self.both.finish(), self.out.finish(), self.err.finish())
+    }
+}
+
+/// A delta from what can go of the text and of each stream; none when nothing can.
+fn told(both: Option<String>, out: Option<String>, err: Option<String>) -> Option<(String, Option<DeltaStreams>)> {
+    let streams = match (out, err) {
+        (None, None) => None,
+        (Some(out), None) if both.as_ref() == Some(&out) => Some(DeltaStreams::One(Stream::Out)),
+        (None, Some(err)) if both.as_ref() == Some(&err) => Some(DeltaStreams::One(Stream::Err)),
+        (out, err) => Some(DeltaStreams::Both { out: out.unwrap_or_default(), err: err.unwrap_or_default() }),
+    };
+    (both.is_some() || streams.is_some()).then(|| (both.unwrap_or_default(), streams))
 }
 
 /// Cleans a long text in blocks; the result does not depend on how the text was cut into pieces.
@@ -151,7 +201,10 @@ mod tests {
     use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
     use super::super::Sanitiser;
-    use super::{BLOCK_BYTES, CleanStream, HELD_BYTES_MAX, Held};
+    use toolwarden_tools::context::DeltaStreams;
+    use toolwarden_tools::effects::processes::Stream;
+
+    use super::{BLOCK_BYTES, CleanStream, HELD_BYTES_MAX, Held, HeldOutput};
 
     fn sanitiser() -> Sanitiser {
         Sanitiser::new(vec!["zz9-plural-z".into(), "two words of it".into()], &[]).unwrap()
@@ -302,5 +355,21 @@ mod tests {
             prop_assert!(!shown.contains("zz9-plural-z") && !shown.contains(&key()) && !shown.contains("MIIEpAIBAAKCAQEA7"));
             prop_assert!(!shown.contains("two words of it") && !shown.contains('\u{1b}'), "shown");
         }
+    }
+
+    // A secret may also be cut where the other stream speaks in between.
+    #[test]
+    fn each_stream_waits_for_its_own_secrets() {
+        let (sanitiser, mut held) = (sanitiser(), HeldOutput::default());
+        let mut push = |text: &str, streams: DeltaStreams| held.push(&sanitiser, text, Some(&streams));
+        assert_eq!(
+            push("plain\n", DeltaStreams::One(Stream::Err)),
+            Some(("plain\n".to_owned(), Some(DeltaStreams::One(Stream::Err))))
+        );
+        assert_eq!(push("https://me:pä", DeltaStreams::One(Stream::Out)), None);
+        let both = DeltaStreams::Both { out: "ss@host ".into(), err: "aside\n".into() };
+        let whole = DeltaStreams::Both { out: "https://me:päss@host ".into(), err: "aside\n".into() };
+        assert_eq!(push("ss@host aside\n", both), Some(("https://me:päss@host aside\n".to_owned(), Some(whole))));
+        assert_eq!(held.finish(), None);
     }
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::capture::{Capture, CaptureReport};
-use crate::context::{Progress, Spool};
-use crate::effects::processes::{OutputSink, Stream};
+use crate::context::{DeltaStreams, Progress, Spool};
+use crate::effects::processes::{Left, Leftover, OutputSink, Stream};
 use crate::outcome::Excerpt;
 use crate::screen_text;
 
@@ -22,13 +22,15 @@ pub(super) struct Recorder {
     state: Mutex<State>,
     news: Notify,
     spool: Arc<dyn Spool>,
+    leftover: Leftover,
 }
 
 #[derive(Debug, Default)]
 struct State {
     capture: Capture,
-    /// Whole characters that were not shown yet.
+    /// Whole characters that were not shown yet, and whose they are, in order.
     fresh: Vec<u8>,
+    runs: Vec<(Stream, usize)>,
     unshown_bytes: usize,
     /// Whether all bytes so far are in the spool.
     spooled: bool,
@@ -37,7 +39,7 @@ struct State {
 impl OutputSink for Recorder {
     fn push(&self, stream: Stream, bytes: &[u8]) {
         let mut state = self.state();
-        let State { capture, fresh, unshown_bytes, spooled } = &mut *state;
+        let State { capture, fresh, runs, unshown_bytes, spooled } = &mut *state;
         let held_bytes = capture.whole().map_or(0, <[u8]>::len);
         let whole = capture.push(stream, bytes);
         if !*spooled && capture.whole().is_none() {
@@ -49,16 +51,25 @@ impl OutputSink for Recorder {
         }
         let end = if *unshown_bytes > 0 { 0 } else { shown_bytes(&whole, SHOWN_BYTES_MAX - fresh.len()) };
         fresh.extend_from_slice(&whole[..end]);
+        match runs.last_mut() {
+            Some((of, count)) if *of == stream => *count += end,
+            _ if end > 0 => runs.push((stream, end)),
+            _ => {}
+        }
         *unshown_bytes += whole.len() - end;
         drop(state);
         self.news.notify_one();
     }
+
+    fn left(&self, _left: &Left) -> Leftover {
+        self.leftover
+    }
 }
 
 impl Recorder {
-    /// Records into this spool.
-    pub(super) fn new(spool: Arc<dyn Spool>) -> Self {
-        Self { state: Mutex::default(), news: Notify::new(), spool }
+    /// Records into this spool; `leftover` is what becomes of processes that the command leaves running.
+    pub(super) fn new(spool: Arc<dyn Spool>, leftover: Leftover) -> Self {
+        Self { state: Mutex::default(), news: Notify::new(), spool, leftover }
     }
 
     /// Waits until there is something to flush.
@@ -68,17 +79,32 @@ impl Recorder {
 
     /// Shows what is new, if anything is.
     pub(super) fn flush(&self, progress: &dyn Progress) {
-        let (fresh, unshown_bytes) = {
+        let (fresh, runs, unshown_bytes) = {
             let mut state = self.state();
-            (std::mem::take(&mut state.fresh), std::mem::take(&mut state.unshown_bytes))
+            let State { fresh, runs, unshown_bytes, .. } = &mut *state;
+            (std::mem::take(fresh), std::mem::take(runs), std::mem::take(unshown_bytes))
         };
-        let text = String::from_utf8_lossy(&fresh);
-        let mut text = screen_text::settled(&text).into_owned();
+        let settled = |bytes: &[u8]| screen_text::settled(&String::from_utf8_lossy(bytes)).into_owned();
+        let mut text = settled(&fresh);
+        let streams = match runs[..] {
+            [] => None,
+            [(stream, _)] => Some(DeltaStreams::One(stream)),
+            _ => {
+                let [mut out, mut err] = [Vec::new(), Vec::new()];
+                let mut rest = fresh.as_slice();
+                for (stream, count) in runs {
+                    let (run, behind) = rest.split_at(count);
+                    if stream == Stream::Out { &mut out } else { &mut err }.extend_from_slice(run);
+                    rest = behind;
+                }
+                Some(DeltaStreams::Both { out: settled(&out), err: settled(&err) })
+            }
+        };
         if unshown_bytes > 0 {
             text.push_str(&format!("\n[… {unshown_bytes} bytes came too fast to be shown here …]\n"));
         }
         if !text.is_empty() {
-            progress.delta(&text);
+            progress.streams(&text, streams);
         }
     }
 
@@ -118,8 +144,8 @@ mod tests {
 
     use super::{Recorder, SHOWN_BYTES_MAX};
     use crate::capture::HEAD_BYTES_MAX;
-    use crate::context::{NoSpool, Progress, Spool};
-    use crate::effects::processes::{OutputSink as _, Stream::Out};
+    use crate::context::{DeltaStreams, NoSpool, Progress, Spool};
+    use crate::effects::processes::{Leftover, OutputSink as _, Stream::Err, Stream::Out};
     use crate::outcome::Excerpt;
 
     #[derive(Default)]
@@ -134,7 +160,7 @@ mod tests {
     /// What a spool got of these chunks, and how the text differs from it.
     fn spooled<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, Excerpt) {
         let spool = Arc::new(Spooled::default());
-        let recorder = Recorder::new(spool.clone());
+        let recorder = Recorder::new(spool.clone(), Leftover::Stop);
         chunks.into_iter().for_each(|chunk| recorder.push(Out, chunk));
         let excerpt = recorder.finish().1.excerpt();
         let bytes = std::mem::take(&mut *spool.0.lock().unwrap());
@@ -158,6 +184,33 @@ mod tests {
         assert_eq!(spooled([&b"\x1b[31mred\x1b[0m\r\n"[..]]), (Vec::new(), Excerpt::Whole));
     }
 
+    // Both streams together and each alone, however they take turns.
+    #[test]
+    fn streams_are_shown_together_and_apart() {
+        #[derive(Default)]
+        struct Apart(Mutex<Vec<(String, Option<DeltaStreams>)>>);
+        impl Progress for Apart {
+            fn delta(&self, _text: &str) {}
+            fn streams(&self, text: &str, streams: Option<DeltaStreams>) {
+                self.0.lock().unwrap().push((text.to_owned(), streams));
+            }
+        }
+        let (recorder, shown) = (Recorder::new(Arc::new(NoSpool), Leftover::Stop), Apart::default());
+        recorder.push(Out, b"a\n");
+        recorder.push(Out, b"b\n");
+        recorder.flush(&shown);
+        recorder.push(Err, b"c\n");
+        recorder.flush(&shown);
+        recorder.push(Out, b"d\xe4\xb8");
+        recorder.push(Err, b"e");
+        recorder.push(Out, b"\xadf");
+        recorder.flush(&shown);
+        let both = DeltaStreams::Both { out: "d中f".into(), err: "e".into() };
+        let expected = [("a\nb\n", DeltaStreams::One(Out)), ("c\n", DeltaStreams::One(Err)), ("de中f", both)];
+        let expected = expected.map(|(text, streams)| (text.to_owned(), Some(streams)));
+        assert_eq!(*shown.0.lock().unwrap(), expected);
+    }
+
     #[derive(Default)]
     struct Shown(Mutex<Vec<String>>);
 
@@ -169,7 +222,7 @@ mod tests {
 
     #[test]
     fn deltas_are_whole_characters_and_bounded() {
-        let (recorder, shown) = (Recorder::new(Arc::new(NoSpool)), Shown::default());
+        let (recorder, shown) = (Recorder::new(Arc::new(NoSpool), Leftover::Stop), Shown::default());
         recorder.flush(&shown);
         recorder.push(Out, b"a\xe4\xb8");
         recorder.flush(&shown);

@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use super::program::{Git, busy};
+use crate::builtin::ending::of_exhaustion;
 use crate::effects::processes::ProcessError;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::screen_text;
@@ -97,7 +98,11 @@ pub(super) fn of(git: &Git<'_>, code: i32, complaint: &str) -> Box<ToolOutcome> 
 
 /// The outcome of a git that could not be started.
 pub(super) fn of_start(op: &str, error: &ProcessError) -> Box<ToolOutcome> {
+    if let Some(outcome) = of_exhaustion(op, error) {
+        return Box::new(outcome);
+    }
     match error {
+        ProcessError::FolderClosed { .. } => unsupported(&format!("{op}: {error}")),
         ProcessError::Folder { folder, .. } => {
             let path = folder.display().to_string();
             Box::new(ToolOutcome::error(ToolErrorKind::NotFound { path }, format!("{op}: {error}")))

@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::fault;
 use super::intake::Kept;
+use super::plain::is_plain;
 use super::program::Git;
 use crate::builtin::reach::Step;
 
@@ -23,6 +24,13 @@ pub(super) struct RepositoryFolder {
 }
 
 impl RepositoryFolder {
+    /// The repository of the workspace as a look shows it, where it is a plain one. Whether git takes it for one is
+    /// told by whatever is asked of it.
+    pub(super) fn plain(git: &Git<'_>) -> Option<Self> {
+        let own = git.root().join(".git");
+        is_plain(git).then(|| Self { common: own.clone(), own })
+    }
+
     /// Finds the repository of the workspace.
     ///
     /// # Errors

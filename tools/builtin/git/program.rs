@@ -24,6 +24,7 @@ use tokio::time::{sleep, timeout};
 use super::fault;
 use super::intake::{Intake, Kept, Sink};
 use super::parameter::Parameters;
+use super::plain;
 use crate::builtin::reach::{self, Step};
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::context::ToolContext;
@@ -291,6 +292,9 @@ impl<'a> Git<'a> {
     /// # Errors
     /// As [`Self::run`], and the outcome for more or odder drivers than can be switched off.
     pub(super) async fn without_filters(&self) -> Step<Git<'a>> {
+        if self.folder == self.commands.folder && plain::names_no_filter(self) {
+            return Ok(self.clone());
+        }
         let keys = ["config", "-z", "--name-only", "--get-regexp", "^filter\\."];
         let ran = self.run(&keys, Kept::default()).await?;
         // Exit code 1: there are none.

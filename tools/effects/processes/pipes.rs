@@ -17,6 +17,12 @@ use crate::effects::processes::{OutputSink, Stream};
 /// Most bytes taken from a pipe at once: what a pipe holds.
 const READ_BYTES_MAX: usize = 64 * 1024;
 
+/// What a pipe is made to hold once a command has filled it, in bytes: whoever writes much then waits less often for
+/// the reader. As much as the system gives to anybody; where it gives less, the pipe stays as it is.
+const LONG_PIPE_BYTES: usize = 1024 * 1024;
+/// Most bytes taken from a pipe at once while both outputs have some, so that their order comes near to the real one.
+const TURN_BYTES_MAX: usize = 8 * 1024;
+
 /// The ends of a command's standard streams that are held here.
 pub(super) struct Pipes {
     out: Option<Receiver>,
@@ -24,6 +30,8 @@ pub(super) struct Pipes {
     /// Standard input and all that is to be written to it.
     feed: Option<(Sender, Vec<u8>)>,
     fed_bytes: usize,
+    /// Which outputs have been given a long pipe.
+    is_long: [bool; 2],
     buffer: Box<[u8]>,
 }
 
@@ -56,6 +64,7 @@ impl Pipes {
             err: Some(Receiver::from_owned_fd_unchecked(err)?),
             feed,
             fed_bytes: 0,
+            is_long: [false; 2],
             buffer: vec![0; READ_BYTES_MAX].into_boxed_slice(),
         };
         Ok((pipes, FarEnds { out: far_out, err: far_err, input: far_input }))
@@ -89,12 +98,16 @@ impl Pipes {
     /// tokio's budget ends the loop when there is always more.
     fn poll(&mut self, context: &mut Context<'_>, sink: &dyn OutputSink) {
         self.poll_feed(context);
+        let mut turn_bytes = READ_BYTES_MAX;
         loop {
-            let out = poll_output(&mut self.out, Stream::Out, &mut self.buffer, context, sink);
-            let err = poll_output(&mut self.err, Stream::Err, &mut self.buffer, context, sink);
+            let buffer = &mut self.buffer[..turn_bytes];
+            let [out_is_long, err_is_long] = &mut self.is_long;
+            let out = poll_output(&mut self.out, out_is_long, Stream::Out, buffer, context, sink);
+            let err = poll_output(&mut self.err, err_is_long, Stream::Err, buffer, context, sink);
             if !out && !err {
                 return;
             }
+            turn_bytes = if out && err { TURN_BYTES_MAX } else { READ_BYTES_MAX };
         }
     }
 
@@ -113,8 +126,9 @@ impl Pipes {
 }
 
 /// Takes one chunk from an output, if one is there; says whether it is worth asking again.
-fn poll_output<R: AsyncRead + Unpin>(
-    output: &mut Option<R>,
+fn poll_output(
+    output: &mut Option<Receiver>,
+    is_long: &mut bool,
     stream: Stream,
     buffer: &mut [u8],
     context: &mut Context<'_>,
@@ -122,9 +136,14 @@ fn poll_output<R: AsyncRead + Unpin>(
 ) -> bool {
     let Some(pipe) = output else { return false };
     let mut read = ReadBuf::new(buffer);
-    match Pin::new(pipe).poll_read(context, &mut read) {
+    match Pin::new(&mut *pipe).poll_read(context, &mut read) {
         Poll::Pending => false,
         Poll::Ready(Ok(())) if !read.filled().is_empty() => {
+            if read.filled().len() == READ_BYTES_MAX && !*is_long {
+                *is_long = true;
+                // It works as it is, too.
+                let _ = rustix::pipe::fcntl_setpipe_size(pipe, LONG_PIPE_BYTES);
+            }
             sink.push(stream, read.filled());
             true
         }

@@ -36,7 +36,7 @@ use crate::effects::processes::confinement::ConfinementError;
 use crate::effects::processes::containment::Containment;
 use crate::effects::processes::pipes::Pipes;
 use crate::effects::processes::shim::guarded::GuardedProcesses;
-use crate::effects::processes::{CommandSpec, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes};
+use crate::effects::processes::{CommandSpec, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes, left};
 
 /// How long a killed command may take to die.
 const KILL_WAIT: Duration = Duration::from_millis(500);
@@ -115,6 +115,11 @@ async fn run(command: &CommandSpec, sink: &dyn OutputSink, stop: &Cancellation) 
         }
     }
     let output_held = !pipes.are_closed();
+    // To look at all processes takes longer than most commands, so it is done only where somebody is known to be left.
+    let left = match (&stopped, output_held) {
+        (None, true) => u32::try_from(leader.pid.as_raw()).map(left::in_group).unwrap_or_default(),
+        _ => Vec::new(),
+    };
 
     leader.kill();
     let dying = async { tokio::join!(leader.ended(&mut exits), timeout(LAST_READ, pipes.drained(sink))).0 };
@@ -127,7 +132,7 @@ async fn run(command: &CommandSpec, sink: &dyn OutputSink, stop: &Cancellation) 
         return Ok(ProcessEnd { survivors: leader.pid.as_raw().try_into().into_iter().collect(), ..unknown });
     };
     let killed_background = leader.group_gone().await;
-    Ok(ProcessEnd::group(status, stopped, output_held, killed_background))
+    Ok(ProcessEnd { left, ..ProcessEnd::group(status, stopped, output_held, killed_background) })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
@@ -157,10 +162,21 @@ fn start(command: &CommandSpec) -> Result<(Leader, Pipes), ProcessError> {
                 ProcessError::Folder { program: command.program.clone(), folder: command.folder.clone() }
             });
         }
-        Err(source) => return Err(refused(source)),
+        Err(source) => return Err(refusal(command, source)),
     };
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or_else(|| refused(io::Error::other("no pid")))?;
     Ok((Leader { child, pid: Pid::from_raw(pid), holds_number: true }, pipes))
+}
+
+/// The error of a command that the system refused to start; says whether that is for its folder.
+pub(super) fn refusal(command: &CommandSpec, source: io::Error) -> ProcessError {
+    let (program, folder) = (command.program.clone(), command.folder.clone());
+    match source.kind() {
+        io::ErrorKind::PermissionDenied if access(&folder, AccessFlags::X_OK).is_err() => {
+            ProcessError::FolderClosed { program, folder }
+        }
+        _ => ProcessError::Start { program, source },
+    }
 }
 
 /// The file of a program. A name is looked for in the absolute folders of `path` alone: a relative one would let

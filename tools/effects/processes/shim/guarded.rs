@@ -23,9 +23,10 @@ use crate::effects::processes::confinement::kernel::KernelSupport;
 use crate::effects::processes::confinement::{ConfinementError, Step};
 use crate::effects::processes::containment::{Containment, Unavailable};
 use crate::effects::processes::pipes::Pipes;
-use crate::effects::processes::system::find_program;
+use crate::effects::processes::system::{find_program, refusal};
 use crate::effects::processes::{
-    CommandSpec, ContainmentLevel, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes,
+    CommandSpec, ContainmentLevel, Left, LeftProcess, Leftover, OutputSink, ProcessEnd, ProcessError, ProcessStatus,
+    Processes, left,
 };
 
 /// How long a warden may take to report after the grace of a command, before it is given up.
@@ -152,7 +153,7 @@ fn folder(command: &CommandSpec) -> Result<OwnedFd, ProcessError> {
         rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => {
             ProcessError::Folder { program: command.program.clone(), folder: command.folder.clone() }
         }
-        error => ProcessError::Start { program: command.program.clone(), source: error.into() },
+        error => refusal(command, error.into()),
     })
 }
 
@@ -166,6 +167,9 @@ struct Attendance<'a> {
     stopped: Option<CancelReason>,
     /// Whether the warden was told to end what the command left behind.
     is_finishing: bool,
+    /// Whether what the command left behind goes on.
+    is_kept: bool,
+    left: Vec<LeftProcess>,
     output_held: bool,
 }
 
@@ -184,7 +188,9 @@ struct Gone {
 
 impl<'a> Attendance<'a> {
     fn new(command: &'a CommandSpec, level: ContainmentLevel, handed: Handed, pipes: Pipes) -> Self {
-        Self { command, level, handed, pipes, status: None, stopped: None, is_finishing: false, output_held: false }
+        let (status, stopped, left) = (None, None, Vec::new());
+        let (is_finishing, is_kept, output_held) = (false, false, false);
+        Self { command, level, handed, pipes, status, stopped, is_finishing, is_kept, left, output_held }
     }
 
     async fn attend(mut self, sink: &dyn OutputSink, stop: &Cancellation) -> Result<ProcessEnd, Failure> {
@@ -199,6 +205,8 @@ impl<'a> Attendance<'a> {
             killed_background: gone.killed_background,
             level: self.level,
             survivors: gone.survivors,
+            left: self.left,
+            handed_over: None,
             confinement: self.command.confinement.clone(),
         })
     }
@@ -212,7 +220,7 @@ impl<'a> Attendance<'a> {
         let mut is_taken = false;
         loop {
             let is_ending = self.stopped.is_some() || self.is_finishing;
-            let is_draining = self.status.is_some() && !is_ending;
+            let is_draining = self.status.is_some() && !is_ending && !self.is_kept;
             tokio::select! { biased;
                 report = self.handed.reports.next() => match report.map_err(|source| self.lost(source))? {
                     Some(Report::Ended { status }) => {
@@ -224,8 +232,7 @@ impl<'a> Attendance<'a> {
                     }
                     Some(Report::Failed { errno }) => {
                         let source = io::Error::from_raw_os_error(errno);
-                        let program = self.command.program.clone();
-                        return Err(Failure::Process(ProcessError::Start { program, source }));
+                        return Err(Failure::Process(refusal(self.command, source)));
                     }
                     Some(Report::Unconfined { step, errno }) => {
                         let Some(step) = Step::numbered(step) else {
@@ -245,7 +252,7 @@ impl<'a> Attendance<'a> {
                 },
                 reason = stop.cancelled(), if !is_ending => {
                     // The command's own end came first and stays; then only the drain is cut.
-                    if self.status.is_some() {
+                    if is_draining {
                         self.finish();
                     } else {
                         self.stopped = Some(reason);
@@ -253,7 +260,7 @@ impl<'a> Attendance<'a> {
                     }
                 }
                 () = overdue.as_mut(), if is_ending => return self.sweep().await,
-                () = drain.as_mut(), if is_draining => self.finish(),
+                () = drain.as_mut(), if is_draining => self.leave(sink),
                 () = untaken.as_mut(), if !is_taken => {
                     is_taken = self.handed.warden().is_some();
                     if !is_taken && !self.handed.is_awaited() {
@@ -261,11 +268,24 @@ impl<'a> Attendance<'a> {
                     }
                     untaken.as_mut().reset(Instant::now() + UNTAKEN_PAUSE);
                 }
-                () = self.pipes.serve_until(sink, is_draining) => self.finish(),
+                () = self.pipes.serve_until(sink, is_draining) => self.leave(sink),
             }
             if !is_ending && (self.stopped.is_some() || self.is_finishing) {
                 overdue.as_mut().reset(Instant::now() + self.command.grace + REPORT_WAIT);
             }
+        }
+    }
+
+    /// The command has ended, and something of it still runs: asks what becomes of that.
+    fn leave(&mut self, sink: &dyn OutputSink) {
+        let warden = self.handed.warden().and_then(|warden| u32::try_from(warden).ok());
+        self.left = warden.map(left::below).unwrap_or_default();
+        let status = self.status.unwrap_or(ProcessStatus::Unknown);
+        let confinement = self.command.confinement.clone();
+        let told = Left { status, level: self.level, confinement, processes: self.left.clone() };
+        match sink.left(&told) {
+            Leftover::Keep => self.is_kept = true,
+            Leftover::Stop => self.finish(),
         }
     }
 
