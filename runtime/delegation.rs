@@ -19,7 +19,8 @@ use crate::agent::{Agent, Agents};
 use crate::event::EventKind;
 use crate::kernel::Kernel;
 use crate::models::{Message, Model};
-use crate::run::{RunLimits, RunOutcome, RunPlan, RunStatus, carry, run_id, tell_lost};
+use crate::run::{RunLimits, RunOutcome, RunPlan, carry, run_id, tell_lost};
+use crate::run_status::RunStatus;
 use crate::scope::{ChildRuns, Scope};
 use crate::session_span::SESSION_GRACE;
 

@@ -9,6 +9,7 @@ pub mod lanes;
 pub mod models;
 pub mod origin;
 pub mod policy;
+pub mod run_status;
 pub mod session_span;
 pub mod settlement;
 pub mod shell;
@@ -17,6 +18,8 @@ pub mod event;
 pub mod hook;
 pub mod permission;
 pub mod refusal;
+
+pub mod facts;
 
 pub mod grant_book;
 mod guarded_files;

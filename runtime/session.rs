@@ -32,7 +32,8 @@ use crate::models::transcript::answer_interrupted_calls;
 use crate::models::{Message, Model};
 use crate::origin::Origin;
 use crate::proposal::Proposal;
-use crate::run::{RunLimits, RunOutcome, RunPlan, RunStatus, carry, run_id, tell_lost};
+use crate::run::{RunLimits, RunOutcome, RunPlan, carry, run_id, tell_lost};
+use crate::run_status::RunStatus;
 use crate::scope::Scope;
 use crate::session_span::SESSION_GRACE;
 

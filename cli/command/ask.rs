@@ -6,7 +6,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use toolwarden::models::research::RESEARCH_NAME;
 use toolwarden::policy::PermissionPolicy;
-use toolwarden::run::{RunLimits, RunOutcome, RunStatus};
+use toolwarden::run::{RunLimits, RunOutcome};
+use toolwarden::run_status::RunStatus;
 use toolwarden::session::SessionError;
 use toolwarden_tools::cancellation::CancelReason;
 

@@ -4,13 +4,13 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Most bytes of an output that the conservative policy keeps.
 pub const CONSERVATIVE_BYTES_MAX: usize = 100 * 1024;
 
 /// How an output is projected.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProjectionPolicy {
     /// Most bytes kept of the beginning; the marker stands on top of them.
     pub head_bytes: usize,
