@@ -271,12 +271,8 @@ fn naive_messages(facts: &[Fact]) -> Vec<Message> {
 }
 
 fn naive_result(facts: &[Fact], at: usize, call: &ModelCall) -> Option<ToolResult> {
-    let result = |output: String| ToolResult {
-        call_id: call.id.clone(),
-        tool: call.tool.clone(),
-        output,
-        success: false,
-    };
+    let result =
+        |output: String| ToolResult { call_id: call.id.clone(), tool: call.tool.clone(), output, success: false };
     if let CallArguments::Malformed { error, .. } = &call.arguments {
         return Some(result(format!("the arguments were not run: {error}. Send one JSON object")));
     }

@@ -201,11 +201,7 @@ fn advice(kind: ErrorKind) -> &'static str {
 pub(crate) fn check_name(session: &SessionId) -> Result<(), StoreError> {
     let name = session.as_str();
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    match !name.is_empty()
-        && name.len() <= SESSION_NAME_BYTES_MAX
-        && !name.starts_with('.')
-        && name.bytes().all(fits)
-    {
+    match !name.is_empty() && name.len() <= SESSION_NAME_BYTES_MAX && !name.starts_with('.') && name.bytes().all(fits) {
         true => Ok(()),
         false => Err(StoreError::Name { session: session.clone() }),
     }
