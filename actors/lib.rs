@@ -35,6 +35,7 @@ pub mod budget_ledger;
 pub mod bulkhead;
 pub mod confirmations;
 pub mod dynamic_supervisor;
+pub mod fact_log;
 pub mod journal;
 pub mod node;
 pub mod supervisor;
