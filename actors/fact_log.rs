@@ -44,7 +44,7 @@ pub enum FactLogError {
 /// The decisions of the log, without I/O: what goes into the next batch, and when.
 #[derive(Debug)]
 pub struct FactLogMachine<W> {
-    waiting: VecDeque<(Append, W)>,
+    waiting: VecDeque<(Option<Append>, W)>,
     under_way: bool,
 }
 
@@ -61,6 +61,8 @@ pub struct Batch<W> {
     pub facts: Vec<Append>,
     /// Who waits for each.
     pub waiters: Vec<W>,
+    /// Who waits for all that came before.
+    pub marks: Vec<W>,
 }
 
 impl<W> FactLogMachine<W> {
@@ -72,7 +74,19 @@ impl<W> FactLogMachine<W> {
         if self.waiting.len() >= WAITING_FACTS_MAX {
             return Err(waiter);
         }
-        self.waiting.push_back((fact, waiter));
+        self.waiting.push_back((Some(fact), waiter));
+        Ok(())
+    }
+
+    /// Takes somebody who waits for everything that was appended before; given back when too many wait.
+    ///
+    /// # Errors
+    /// The waiter.
+    pub fn mark(&mut self, waiter: W) -> Result<(), W> {
+        if self.waiting.len() >= WAITING_FACTS_MAX {
+            return Err(waiter);
+        }
+        self.waiting.push_back((None, waiter));
         Ok(())
     }
 
@@ -81,17 +95,22 @@ impl<W> FactLogMachine<W> {
         if self.under_way || self.waiting.is_empty() {
             return None;
         }
-        let (mut facts, mut waiters, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
+        let (mut facts, mut waiters, mut marks, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0_usize);
         while facts.len() < BATCH_FACTS_MAX
             && bytes < BATCH_BYTES
             && let Some((fact, waiter)) = self.waiting.pop_front()
         {
-            bytes = bytes.saturating_add(fact.payload.len());
-            facts.push(fact);
-            waiters.push(waiter);
+            match fact {
+                Some(fact) => {
+                    bytes = bytes.saturating_add(fact.payload.len());
+                    facts.push(fact);
+                    waiters.push(waiter);
+                }
+                None => marks.push(waiter),
+            }
         }
         self.under_way = true;
-        Some(Batch { facts, waiters })
+        Some(Batch { facts, waiters, marks })
     }
 
     /// The batch under way is done.
@@ -142,6 +161,15 @@ impl FactLog {
         }
         Written { answer }
     }
+
+    /// What is durable once all facts are that this caller appended before.
+    pub fn mark(&self) -> Written {
+        let (reply, answer) = oneshot::channel();
+        if let Ok(actor) = self.slot.get() {
+            drop(actor.cast(FactLogMessage::Mark(reply)));
+        }
+        Written { answer }
+    }
 }
 
 /// Starts the log under a supervisor and puts it behind `log`.
@@ -166,6 +194,7 @@ type Waiter = oneshot::Sender<Result<(), FactLogError>>;
 
 enum FactLogMessage {
     Append(Append, Waiter),
+    Mark(Waiter),
     Done,
 }
 
@@ -197,13 +226,16 @@ impl FactLogState {
 
 /// Writes a batch and answers everybody in it.
 fn write(store: &dyn Store, batch: Batch<Waiter>) {
-    let Batch { facts, waiters } = batch;
+    let Batch { facts, waiters, marks } = batch;
     let answers = catch_unwind(AssertUnwindSafe(|| store.append(&facts))).unwrap_or_default();
     let mut answers = answers.into_iter();
     for (fact, waiter) in facts.iter().zip(waiters) {
         let answer = answers.next().unwrap_or_else(|| Err(broken(&fact.session)));
         // Whoever does not wait is told by its next fact.
         drop(waiter.send(answer.map_err(FactLogError::from)));
+    }
+    for waiter in marks {
+        drop(waiter.send(Ok(())));
     }
 }
 
@@ -233,6 +265,11 @@ impl Actor for FactLogActor {
         match message {
             FactLogMessage::Append(fact, waiter) => {
                 if let Err(waiter) = state.machine.append(fact, waiter) {
+                    drop(waiter.send(Err(FactLogError::Overloaded)));
+                }
+            }
+            FactLogMessage::Mark(waiter) => {
+                if let Err(waiter) = state.machine.mark(waiter) {
                     drop(waiter.send(Err(FactLogError::Overloaded)));
                 }
             }
@@ -325,6 +362,10 @@ mod tests {
             self.inside.save_snapshot(session, bytes)
         }
 
+        fn begin_anew(&self, session: &SessionId) -> Result<String, StoreError> {
+            self.inside.begin_anew(session)
+        }
+
         fn release(&self, session: &SessionId) {
             self.inside.release(session);
         }
@@ -354,6 +395,7 @@ mod tests {
         assert_eq!(begins.0, 1);
         let rest: Vec<Written> = (2..40).map(|number| log.append(fact("a", number))).collect();
         let other = log.append(fact("b", 1));
+        let mark = log.mark();
         open.send(true).unwrap();
         open.send(true).unwrap();
         first.durable().await.unwrap();
@@ -361,6 +403,7 @@ mod tests {
             written.durable().await.unwrap();
         }
         other.durable().await.unwrap();
+        mark.durable().await.unwrap();
         assert_eq!(store.look(&"a".into()).unwrap().log.len(), 39);
         let begins = begins.1;
         let second = tokio::task::spawn_blocking(move || begins.recv().unwrap()).await.unwrap();

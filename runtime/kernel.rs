@@ -286,7 +286,12 @@ async fn route(
 
 /// Stages 1 to 8: may it run, and when.
 async fn govern(kernel: &Kernel, scope: &Scope, proposal: Proposal, cancel: &Cancellation) -> Passed<Admitted> {
-    let tell = |kind| kernel.tell(scope, kind);
+    let tell = |kind| {
+        if let Some(facts) = &scope.facts {
+            facts.hear(&kind);
+        }
+        kernel.tell(scope, kind);
+    };
     let guarded = Guarded::judge(proposal, scope)?;
     let well_formed = WellFormed::check(guarded, scope)?;
     let hooked = match Hooked::consult(well_formed, scope, cancel).await {
@@ -389,7 +394,14 @@ async fn execute(
     if let Some(timeout) = scope.limits.timeout {
         node.limit(timeout);
     }
-    // No side effect comes before this is stored.
+    // No side effect comes before this is stored, here and below.
+    if let Some(facts) = &scope.facts
+        && let Err(error) = facts.started(&passage.id).await
+    {
+        tracing::warn!(%error, invocation = %passage.id, "a call does not start");
+        let refusal = Refusal::NotRunning { tool: passage.tool.clone(), part: "the fact log" };
+        return (passage, refusal.into_outcome());
+    }
     if kernel.write(scope, start).await.is_err() {
         let refusal = Refusal::NotRunning { tool: passage.tool.clone(), part: "the journal" };
         return (passage, refusal.into_outcome());

@@ -21,6 +21,11 @@ pub mod refusal;
 
 pub mod facts;
 
+pub mod fact_book;
+pub mod snapshot;
+
+pub mod resume;
+
 pub mod grant_book;
 mod guarded_files;
 pub mod proposal;
@@ -35,6 +40,8 @@ pub mod kernel;
 pub mod agent;
 
 pub mod run;
+
+mod keeper;
 
 pub mod delegation;
 pub mod session;

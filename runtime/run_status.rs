@@ -40,6 +40,13 @@ pub enum RunStatus {
     },
     /// The run was lost to a fault of the runtime.
     Crashed,
+    /// The process ended before the run did, and the session went on with something else.
+    Interrupted,
+    /// What happened could not be stored, so nothing more was done.
+    StoreFailed {
+        /// Why.
+        message: String,
+    },
 }
 
 impl RunStatus {
@@ -69,6 +76,8 @@ impl RunStatus {
             Self::Cancelled { .. } => "cancelled",
             Self::ModelFailed { .. } => "model_failed",
             Self::Crashed => "crashed",
+            Self::Interrupted => "interrupted",
+            Self::StoreFailed { .. } => "store_failed",
         }
     }
 }
@@ -88,6 +97,8 @@ impl std::fmt::Display for RunStatus {
             Self::Cancelled { reason } => write!(out, "{reason}"),
             Self::ModelFailed { message } => out.write_str(message),
             Self::Crashed => out.write_str("the run was lost to a fault of the runtime"),
+            Self::Interrupted => out.write_str("the process ended before the run did"),
+            Self::StoreFailed { message } => write!(out, "the run could not be stored: {message}"),
         }
     }
 }

@@ -17,6 +17,7 @@ use toolwarden_tools::tool::ToolSpec;
 use toolwarden_tools::workspace::Workspace;
 use toolwarden_tools::workspace::seen::SeenFiles;
 
+use crate::fact_book::FactBook;
 use crate::grant_book::GrantBook;
 use crate::hook::Hook;
 use crate::policy::compiled::CompiledPolicy;
@@ -56,6 +57,8 @@ pub struct Scope {
     pub projection: ProjectionPolicy,
     /// The nesting tools that this scope's calls are inside of, outermost first.
     pub ancestry: Vec<ToolName>,
+    /// The facts of the session, where they are kept and the calls are its own.
+    pub facts: Option<Arc<FactBook>>,
     /// Starts child runs, where there is a model for them.
     pub children: Option<Arc<dyn ChildRuns>>,
 }

@@ -155,6 +155,8 @@ fn advice(status: &RunStatus) -> &'static str {
         RunStatus::Cancelled { reason: CancelReason::Deadline { .. } } => "Give it more time with --timeout",
         RunStatus::Cancelled { .. } => "Ask again",
         RunStatus::ModelFailed { .. } => "See --model for who else can answer",
+        RunStatus::Interrupted => "Ask again",
+        RunStatus::StoreFailed { .. } => "Mend the store, then go on with `toolwarden resume`",
         RunStatus::Crashed => "This is a fault of toolwarden: please report it, with --log debug and --events FILE",
     }
 }

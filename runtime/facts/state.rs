@@ -33,6 +33,8 @@ pub struct State {
     pub usage: TokenUsage,
     /// Runs that ended.
     pub runs: u64,
+    /// Calls that have their results.
+    pub calls: u64,
     /// Child runs in the order they began, the last [`CHILDREN_MAX`].
     pub children: IndexMap<TaskId, ChildRecord>,
     /// Artifacts that results refer to, in order of appearance.
@@ -225,13 +227,17 @@ impl State {
     pub fn interruption(&self) -> Option<Fact> {
         let open = self.run.iter().filter_map(|run| run.open.as_ref()).flat_map(OpenTurn::waiting);
         let calls: Vec<String> = open.filter(|call| !call.may_run()).map(|call| call.call.id.clone()).collect();
-        let orphans = self.children.values().any(|child| child.end == ChildEnd::Open);
-        (!calls.is_empty() || orphans).then_some(Fact::Interruption { calls })
+        (!calls.is_empty() || self.open_children() > 0).then_some(Fact::Interruption { calls })
     }
 
     /// What was used so far, the run under way included.
     pub fn usage_so_far(&self) -> TokenUsage {
         self.run.as_ref().map_or(self.usage, |run| added(self.usage, run.usage))
+    }
+
+    /// How many child runs are under way.
+    pub fn open_children(&self) -> usize {
+        self.children.values().filter(|child| child.end == ChildEnd::Open).count()
     }
 
     fn take(&mut self, fact: Fact) -> Result<(), String> {
@@ -264,6 +270,7 @@ impl State {
                 run.end_call(result)?;
                 run.collect(source_anchors);
                 self.artifacts.extend(artifacts);
+                self.calls += 1;
                 run.close_turn(&mut self.messages);
             }
             Fact::Steer { text } => {

@@ -51,6 +51,13 @@ pub trait Store: Send + Sync {
     /// [`StoreError::NotHeld`] and whatever the medium says; the old snapshot is then still there.
     fn save_snapshot(&self, session: &SessionId, bytes: &[u8]) -> Result<(), StoreError>;
 
+    /// Puts the whole log aside and begins an empty one, which goes on with any sequence; gives where the old one is.
+    /// For a log that ends before the session's snapshot does.
+    ///
+    /// # Errors
+    /// [`StoreError::NotHeld`] and whatever the medium says.
+    fn begin_anew(&self, session: &SessionId) -> Result<String, StoreError>;
+
     /// Gives a session free for other writers.
     fn release(&self, session: &SessionId);
 

@@ -6,7 +6,7 @@
 //! sessions/ID/facts.log    records, one a fact
 //! sessions/ID/snapshot     the last generation, replaced by renaming
 //! sessions/ID/lock         held by the one writer, and says who that is
-//! sessions/ID/damaged-N    what was put aside from byte N on
+//! sessions/ID/damaged-N-M  what was put aside from byte N on, the M-th time
 //! commit/PID-N.log         facts of several sessions, synced once for all of them
 //! ```
 //!
@@ -38,6 +38,8 @@ const FORMAT: u32 = 1;
 const FORMAT_WORDS: &str = "toolwarden store ";
 /// Most bytes of a lock that are read.
 const HOLDER_BYTES_MAX: u64 = 200;
+/// Most copies of damage at one place that are kept beside each other.
+const ASIDE_MAX: u32 = 100;
 /// A commit log that is longer, in bytes, is begun anew once all logs are synced.
 const COMMIT_LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
@@ -217,16 +219,23 @@ impl DirectoryStore {
                     reason: damage.reason,
                 });
             }
-            let aside = folder.join(format!("damaged-{whole}"));
-            let bytes = read_bounded(&path, LOG_BYTES_MAX)?.unwrap_or_default();
-            self.replace(&aside, bytes.get(found.whole_bytes..).unwrap_or_default())?;
-            damage.quarantined_at = Some(aside.display().to_string());
+            damage.quarantined_at = Some(self.put_aside(folder, found.whole_bytes)?);
         }
         if found.damage.is_some() || found.torn_bytes > 0 {
             let cut = self.medium.truncate(file, whole).and_then(|()| self.sync(file));
             cut.map_err(|error| fail("cut", &path, &error))?;
         }
         Ok(whole)
+    }
+
+    /// Keeps a copy of a log from this byte on, in a file of its own.
+    fn put_aside(&self, folder: &Path, from: usize) -> Result<String, StoreError> {
+        let bytes = read_bounded(&folder.join("facts.log"), LOG_BYTES_MAX)?.unwrap_or_default();
+        let names = (1..=ASIDE_MAX).map(|number| folder.join(format!("damaged-{from}-{number}")));
+        let free = names.into_iter().find(|path| !path.exists());
+        let aside = free.unwrap_or_else(|| folder.join(format!("damaged-{from}-last")));
+        self.replace(&aside, bytes.get(from..).unwrap_or_default())?;
+        Ok(aside.display().to_string())
     }
 
     /// Fills up logs from the commit logs that dead processes left.
@@ -494,6 +503,16 @@ impl Store for DirectoryStore {
         let held = self.holding(session)?;
         let held = held.lock().unwrap_or_else(PoisonError::into_inner);
         self.replace(&held.folder.join("snapshot"), bytes)
+    }
+
+    fn begin_anew(&self, session: &SessionId) -> Result<String, StoreError> {
+        let held = self.holding(session)?;
+        let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+        let aside = self.put_aside(&held.folder, 0)?;
+        let emptied = self.medium.truncate(&held.log, 0).and_then(|()| self.sync(&held.log));
+        emptied.map_err(|error| fail("empty", &held.folder.join("facts.log"), &error))?;
+        (held.bytes, held.next) = (0, None);
+        Ok(aside)
     }
 
     fn release(&self, session: &SessionId) {

@@ -81,6 +81,16 @@ impl Store for MemoryStore {
         }
     }
 
+    fn begin_anew(&self, session: &SessionId) -> Result<String, StoreError> {
+        match self.sessions().get_mut(session) {
+            Some(kept) if kept.held => {
+                kept.log.clear();
+                Ok("nowhere: this store forgets".to_owned())
+            }
+            _ => Err(StoreError::NotHeld { session: session.clone() }),
+        }
+    }
+
     fn release(&self, session: &SessionId) {
         if let Some(kept) = self.sessions().get_mut(session) {
             kept.held = false;
