@@ -344,8 +344,13 @@ mod tests {
     }
 
     impl Store for Gated {
-        fn create(&self, session: &SessionId, snapshot: Option<&[u8]>) -> Result<(), StoreError> {
-            self.inside.create(session, snapshot)
+        fn create(
+            &self,
+            session: &SessionId,
+            snapshot: Option<&[u8]>,
+            first: Option<&Append>,
+        ) -> Result<(), StoreError> {
+            self.inside.create(session, snapshot, first)
         }
 
         fn open(&self, session: &SessionId, damage: OnDamage) -> Result<Recovered, StoreError> {
@@ -385,7 +390,7 @@ mod tests {
         let (open, gate) = channel();
         let store = Arc::new(Gated { inside: MemoryStore::default(), began, gate: Mutex::new(gate) });
         for session in ["a", "b"] {
-            store.create(&session.into(), None).unwrap();
+            store.create(&session.into(), None, None).unwrap();
         }
         let onlooker = root().await;
         let log = FactLog::new(Arc::clone(&store) as _);

@@ -228,12 +228,18 @@ impl Pages {
             self.state.apply(fact)?;
             return Ok(Recorded(None));
         };
-        let stored = StoredFact { at_ms: log.clock.unix_ms(), fact: &fact };
-        let payload = serde_json::to_vec(&stored).map_err(|error| FactBookError::Encode(error.to_string()))?;
+        let payload = stored(&fact, &*log.clock)?;
         self.state.apply(fact)?;
-        let fact = Append { session: log.session.clone(), sequence: self.state.position, payload: payload.into() };
+        let fact = Append { session: log.session.clone(), sequence: self.state.position, payload };
         Ok(Recorded(Some(log.facts.append(fact))))
     }
+}
+
+/// The bytes of a fact that happens now.
+pub(crate) fn stored(fact: &Fact, clock: &dyn Clock) -> Result<Arc<[u8]>, FactBookError> {
+    let stored = StoredFact { at_ms: clock.unix_ms(), fact };
+    let bytes = serde_json::to_vec(&stored).map_err(|error| FactBookError::Encode(error.to_string()))?;
+    Ok(bytes.into())
 }
 
 /// Takes secrets out of a turn that is to be stored; gives the calls whose arguments lost something.

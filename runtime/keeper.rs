@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use toolwarden_actors::fact_log::{FactLog, FactLogError};
 use toolwarden_tools::effects::clock::Clock;
-use toolwarden_tools::effects::store::{OnDamage, Store, StoreError};
+use toolwarden_tools::effects::store::{Append, OnDamage, Store, StoreError};
 use toolwarden_tools::ids::SessionId;
 
-use crate::fact_book::{FactBook, FactBookError};
+use crate::fact_book::{FactBook, FactBookError, stored};
 use crate::facts::state::State;
 use crate::facts::{Fact, Settings};
 use crate::resume::{Found, Recovery, ResumeError, fold};
@@ -119,12 +119,15 @@ impl Keeper {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, ResumeError> {
         let (store, name) = (Arc::clone(log.store()), session.clone());
-        blocking(move || store.create(&name, None)).await??;
-        let facts = FactBook::kept(session.clone(), State::default(), log.clone(), clock);
-        let saved_at = AtomicU64::new(0);
-        let keeper = Self { session: session.clone(), log: log.clone(), facts, log_from: 1, saved_at };
-        keeper.facts.record(Fact::Opened(Box::new(settings))).await?;
-        Ok(keeper)
+        let opened = Fact::Opened(Box::new(settings));
+        let payload = stored(&opened, &*clock)?;
+        let mut state = State::default();
+        state.apply(opened).map_err(FactBookError::from)?;
+        // The settings are there as soon as the session is.
+        let first = Append { session: session.clone(), sequence: 1, payload };
+        blocking(move || store.create(&name, None, Some(&first))).await??;
+        let facts = FactBook::kept(session.clone(), state, log.clone(), clock);
+        Ok(Self { session: session.clone(), log: log.clone(), facts, log_from: 1, saved_at: AtomicU64::new(0) })
     }
 
     /// The session's facts.
@@ -200,7 +203,7 @@ pub(crate) async fn fork(log: &FactLog, from: &SessionId, to: &SessionId) -> Res
         let state = forked(state, &from).map_err(|source| ResumeError::Misplaced { session: from.clone(), source })?;
         let bytes = encode(&to, &state, state.position + 1);
         let bytes = bytes.map_err(|source| ResumeError::Snapshot { session: to.clone(), source })?;
-        store.create(&to, Some(&bytes))?;
+        store.create(&to, Some(&bytes), None)?;
         store.release(&to);
         Ok(state.position)
     })

@@ -27,12 +27,12 @@ pub const SESSION_NAME_BYTES_MAX: usize = 128;
 
 /// Keeps sessions.
 pub trait Store: Send + Sync {
-    /// Makes a session and holds it for writing. A snapshot that is given is there before the session can be seen,
-    /// and the log goes on after the facts that it holds.
+    /// Makes a session and holds it for writing. The snapshot and the first fact that are given are there, durable,
+    /// before the session can be seen; after a snapshot the log goes on with any sequence.
     ///
     /// # Errors
     /// [`StoreError::Exists`], [`StoreError::Name`] and whatever the medium says.
-    fn create(&self, session: &SessionId, snapshot: Option<&[u8]>) -> Result<(), StoreError>;
+    fn create(&self, session: &SessionId, snapshot: Option<&[u8]>, first: Option<&Append>) -> Result<(), StoreError>;
 
     /// Holds a session for writing and gives what is there. A torn end is cut. A damaged log is refused, and left
     /// alone, unless `damage` says otherwise.

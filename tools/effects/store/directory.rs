@@ -408,7 +408,7 @@ impl DirectoryStore {
 }
 
 impl Store for DirectoryStore {
-    fn create(&self, session: &SessionId, snapshot: Option<&[u8]>) -> Result<(), StoreError> {
+    fn create(&self, session: &SessionId, snapshot: Option<&[u8]>, first: Option<&Append>) -> Result<(), StoreError> {
         check_name(session)?;
         let _alone = self.alone()?;
         let (folder, parent) = (self.folder(session), self.sessions_folder());
@@ -421,7 +421,12 @@ impl Store for DirectoryStore {
         let lock = self.lock(session, &made)?;
         let log = made.join("facts.log");
         let file = self.medium.create_file(&log).map_err(|error| fail("make", &log, &error))?;
-        self.sync(&file).map_err(|error| fail("sync", &log, &error))?;
+        let mut frames = Vec::new();
+        if let Some(fact) = first {
+            encode(fact.sequence, &fact.payload, &mut frames);
+        }
+        let written = self.medium.write(&file, 0, &frames).and_then(|()| self.sync(&file));
+        written.map_err(|error| fail("write", &log, &error))?;
         let generation = made.join("snapshot");
         match snapshot {
             Some(bytes) => self.replace(&generation, bytes)?,
@@ -433,7 +438,8 @@ impl Store for DirectoryStore {
         self.sync_folder(&made).map_err(|error| fail("sync", &made, &error))?;
         self.medium.rename(&made, &folder).map_err(|error| fail("make", &folder, &error))?;
         self.sync_folder(&parent).map_err(|error| fail("sync", &parent, &error))?;
-        self.hold(session, folder, lock, 0, None)
+        let bytes = u64::try_from(frames.len()).unwrap_or(u64::MAX);
+        self.hold(session, folder, lock, bytes, first.map(|fact| fact.sequence + 1))
     }
 
     fn open(&self, session: &SessionId, damage: OnDamage) -> Result<Recovered, StoreError> {

@@ -39,13 +39,16 @@ impl Kept {
 }
 
 impl Store for MemoryStore {
-    fn create(&self, session: &SessionId, snapshot: Option<&[u8]>) -> Result<(), StoreError> {
+    fn create(&self, session: &SessionId, snapshot: Option<&[u8]>, first: Option<&Append>) -> Result<(), StoreError> {
         check_name(session)?;
         let mut sessions = self.sessions();
         if sessions.contains_key(session) {
             return Err(StoreError::Exists { session: session.clone() });
         }
-        let kept = Kept { snapshot: snapshot.map(<[u8]>::to_vec), held: true, ..Kept::default() };
+        let mut kept = Kept { snapshot: snapshot.map(<[u8]>::to_vec), held: true, ..Kept::default() };
+        if let Some(fact) = first {
+            encode(fact.sequence, &fact.payload, &mut kept.log);
+        }
         sessions.insert(session.clone(), kept);
         Ok(())
     }

@@ -95,9 +95,9 @@ fn both_stores_keep_the_same_promises() {
     ];
     for store in stores {
         assert!(matches!(store.open(&id("a"), OnDamage::Refuse), Err(StoreError::Unknown { .. })));
-        store.create(&id("a"), None).unwrap();
-        assert_eq!(store.create(&id("a"), None), Err(StoreError::Exists { session: id("a") }));
-        store.create(&id("b"), Some(b"snapshot of b")).unwrap();
+        store.create(&id("a"), None, None).unwrap();
+        assert_eq!(store.create(&id("a"), None, None), Err(StoreError::Exists { session: id("a") }));
+        store.create(&id("b"), Some(b"snapshot of b"), None).unwrap();
         let batch = [fact("a", 1), fact("b", 8), fact("a", 2), fact("gone", 1)];
         let answers = store.append(&batch);
         assert_eq!(answers[..3], [Ok(()), Ok(()), Ok(())]);
@@ -117,7 +117,7 @@ fn both_stores_keep_the_same_promises() {
         assert_eq!((found.log.first_sequence(), found.snapshot.as_deref()), (Some(8), Some(&b"snapshot of b"[..])));
         assert_eq!(store.sessions().unwrap(), [id("a"), id("b")]);
         for bad in ["", "..", ".x", "a/b", "a\0", "\u{e9}", &"x".repeat(129)] {
-            assert!(matches!(store.create(&id(bad), None), Err(StoreError::Name { .. })), "{bad:?}");
+            assert!(matches!(store.create(&id(bad), None, None), Err(StoreError::Name { .. })), "{bad:?}");
         }
     }
 }
@@ -126,7 +126,7 @@ fn both_stores_keep_the_same_promises() {
 fn a_second_writer_is_refused_and_told_who_the_first_is() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (at(folder.path()), at(folder.path()));
-    one.create(&id("a"), None).unwrap();
+    one.create(&id("a"), None, None).unwrap();
     let refused = two.open(&id("a"), OnDamage::Refuse).err().unwrap();
     assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
     // Looking needs no lock.
@@ -140,7 +140,7 @@ fn a_torn_end_is_cut_and_what_is_appended_then_is_there() {
     // Case C140.
     let folder = tempfile::tempdir().unwrap();
     let store = at(folder.path());
-    store.create(&id("a"), None).unwrap();
+    store.create(&id("a"), None, None).unwrap();
     store.append(&[fact("a", 1), fact("a", 2)]);
     store.release(&id("a"));
     let path = log_of(folder.path(), "a");
@@ -158,7 +158,7 @@ fn a_torn_end_is_cut_and_what_is_appended_then_is_there() {
 fn damage_is_refused_untouched_and_put_aside_when_it_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let store = at(folder.path());
-    store.create(&id("a"), None).unwrap();
+    store.create(&id("a"), None, None).unwrap();
     store.append(&[fact("a", 1), fact("a", 2), fact("a", 3)]);
     store.release(&id("a"));
     let path = log_of(folder.path(), "a");
@@ -183,7 +183,7 @@ fn what_one_sync_made_durable_for_many_is_there_after_the_machine_lost_its_logs(
     let folder = tempfile::tempdir().unwrap();
     let store = at(folder.path());
     for session in ["a", "b", "c"] {
-        store.create(&id(session), None).unwrap();
+        store.create(&id(session), None, None).unwrap();
     }
     store.append(&[fact("a", 1)]);
     let synced = std::fs::read(log_of(folder.path(), "a")).unwrap();
@@ -206,8 +206,8 @@ fn what_one_sync_made_durable_for_many_is_there_after_the_machine_lost_its_logs(
 fn a_commit_log_goes_when_the_last_session_is_released() {
     let folder = tempfile::tempdir().unwrap();
     let store = at(folder.path());
-    store.create(&id("a"), None).unwrap();
-    store.create(&id("b"), None).unwrap();
+    store.create(&id("a"), None, None).unwrap();
+    store.create(&id("b"), None, None).unwrap();
     store.append(&[fact("a", 1), fact("b", 1)]);
     let count = || std::fs::read_dir(folder.path().join("commit")).unwrap().count();
     store.release(&id("a"));
@@ -245,20 +245,22 @@ fn a_disk_that_fails_at_any_step_loses_nothing_that_was_acknowledged() {
 /// Makes two sessions, appends alone and together, saves a snapshot; gives how many facts of each were acknowledged,
 /// and the first failure.
 fn work(folder: &Path, medium: Arc<dyn Medium>) -> ([usize; 2], Option<StoreError>) {
-    let (mut acknowledged, mut first) = ([0, 0], None);
+    let (mut acknowledged, mut failure) = ([0, 0], None);
     let store = match DirectoryStore::with_medium(folder, Durability::Synced, medium) {
         Ok(store) => store,
         Err(error) => return (acknowledged, Some(error)),
     };
     let mut keep = |result: Result<(), StoreError>| {
         if let Err(error) = result {
-            first.get_or_insert(error);
+            failure.get_or_insert(error);
         }
     };
-    keep(store.create(&id("a"), None));
-    keep(store.create(&id("b"), Some(b"snapshot")));
+    let made = store.create(&id("a"), None, Some(&fact("a", 1)));
+    acknowledged[0] += usize::from(made.is_ok());
+    keep(made);
+    keep(store.create(&id("b"), Some(b"snapshot"), None));
     for round in 0..3 {
-        for batch in [vec![fact("a", 2 * round + 1)], vec![fact("a", 2 * round + 2), fact("b", round + 1)]] {
+        for batch in [vec![fact("a", 2 * round + 2)], vec![fact("a", 2 * round + 3), fact("b", round + 1)]] {
             for (fact, answer) in batch.iter().zip(store.append(&batch)) {
                 acknowledged[usize::from(fact.session == id("b"))] += usize::from(answer.is_ok());
                 keep(answer);
@@ -266,7 +268,7 @@ fn work(folder: &Path, medium: Arc<dyn Medium>) -> ([usize; 2], Option<StoreErro
         }
         keep(store.save_snapshot(&id("a"), b"more"));
     }
-    (acknowledged, first)
+    (acknowledged, failure)
 }
 
 #[test]
@@ -290,7 +292,7 @@ fn a_session_is_made_whole_or_not_at_all() {
     loop {
         let medium = Arc::new(Failing { fails_at, steps: AtomicU64::new(0), kind: io::ErrorKind::StorageFull });
         let store = DirectoryStore::with_medium(folder.path(), Durability::Synced, medium).unwrap();
-        if store.create(&id("a"), Some(b"forked")).is_ok() {
+        if store.create(&id("a"), Some(b"forked"), None).is_ok() {
             break;
         }
         let listed = store.sessions().unwrap();
@@ -307,6 +309,6 @@ fn a_session_is_made_whole_or_not_at_all() {
     let store = at(folder.path());
     std::fs::create_dir(folder.path().join("sessions/.new-b")).unwrap();
     std::fs::write(folder.path().join("sessions/.new-b/snapshot"), "of another").unwrap();
-    store.create(&id("b"), None).unwrap();
+    store.create(&id("b"), None, None).unwrap();
     assert_eq!(store.look(&id("b")).unwrap().snapshot, None);
 }
