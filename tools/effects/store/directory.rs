@@ -238,12 +238,11 @@ impl DirectoryStore {
         Ok(aside.display().to_string())
     }
 
-    /// Fills up logs from the commit logs that dead processes left.
+    /// Fills up logs from the commit logs that dead processes left; by one process at a time.
     fn recover(&self) -> Result<(), StoreError> {
         if commit_log::left_by_the_dead(&self.commit_folder())?.is_empty() {
             return Ok(());
         }
-        let _alone = self.alone()?;
         for dead in commit_log::left_by_the_dead(&self.commit_folder())? {
             let mut is_done = true;
             for (session, records) in dead.records()? {
@@ -449,8 +448,11 @@ impl Store for DirectoryStore {
         if !folder.is_dir() {
             return Err(StoreError::Unknown { session: session.clone() });
         }
+        // Not beside others: whoever puts a log right holds its lock for a moment.
+        let alone = self.alone()?;
         self.recover()?;
         let lock = self.lock(session, &folder)?;
+        drop(alone);
         let bytes = read_bounded(&path, LOG_BYTES_MAX)?.unwrap_or_default();
         let mut found = scan(bytes);
         let file = open_file(&path).map_err(|error| fail("open", &path, &error))?;
