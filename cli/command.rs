@@ -5,6 +5,9 @@
 
 pub(crate) mod ask;
 pub(crate) mod call;
+pub(crate) mod fork;
+pub(crate) mod resume;
+pub(crate) mod sessions;
 pub(crate) mod tools;
 
 use std::process::ExitCode;
@@ -28,6 +31,12 @@ pub(crate) enum Command {
     Call(call::CallToolArgs),
     /// List the tools
     Tools(tools::ToolsArgs),
+    /// List the sessions that are kept
+    Sessions(sessions::SessionsArgs),
+    /// Go on with a session: finish what was under way, or ask more
+    Resume(resume::ResumeArgs),
+    /// Make a new session that goes on from where another one stands
+    Fork(fork::ForkArgs),
 }
 
 /// How a command ended.
@@ -80,6 +89,9 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Ask(args) => ask::ask(args, with).await,
         Command::Call(args) => call::call(args, with).await,
         Command::Tools(args) => tools::list(args, with).await,
+        Command::Sessions(args) => sessions::list(args, with).await,
+        Command::Resume(args) => resume::resume(args, with).await,
+        Command::Fork(args) => fork::fork(args, with).await,
     };
     match ended {
         Ok(End::Done) => ExitCode::SUCCESS,

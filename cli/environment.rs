@@ -4,9 +4,12 @@
 //! every output, for a tool may find the same value in a file.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use toolwarden_tools::builtin::bash::allowed_environment;
 
+/// Names the folder that sessions are kept in.
+pub(crate) const STORE_VARIABLE: &str = "TOOLWARDEN_STORE";
 /// Parts of a variable's name that make its value a secret.
 const SECRET_PARTS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
 /// Shortest value that is taken as a secret, in bytes: a shorter one would blot out ordinary text.
@@ -43,6 +46,11 @@ impl Environment {
         secrets.into_iter().map(str::to_owned).collect()
     }
 
+    /// The folder that sessions are kept in when the command line names none.
+    pub(crate) fn store(&self) -> Option<&Path> {
+        self.variables.get(STORE_VARIABLE).filter(|folder| !folder.is_empty()).map(Path::new)
+    }
+
     /// Whether the terminal, if there is one, can move its cursor.
     pub(crate) fn terminal_can_draw(&self) -> bool {
         self.variables.get("TERM").is_some_and(|terminal| !terminal.is_empty() && terminal != "dumb")
@@ -72,6 +80,12 @@ mod tests {
         assert_eq!(environment.secrets(), ["12345678", "abcdefghij"]);
         let passed: Vec<String> = environment.for_commands().into_keys().collect();
         assert_eq!(passed, ["HOME", "PATH"]);
+    }
+
+    #[test]
+    fn an_empty_name_is_no_store() {
+        assert_eq!(environment(&[("TOOLWARDEN_STORE", "")]).store(), None);
+        assert_eq!(environment(&[("TOOLWARDEN_STORE", "/a")]).store().unwrap().to_str(), Some("/a"));
     }
 
     #[test]

@@ -354,6 +354,13 @@ pub struct SessionBuilder {
 }
 
 impl SessionBuilder {
+    /// The folder to work in, for a session that is opened again: refused when it is another one than it was.
+    #[must_use]
+    pub fn folder(mut self, folder: impl AsRef<Path>) -> Self {
+        self.place = Some(Place::Folder(folder.as_ref().to_owned()));
+        self
+    }
+
     /// What may be done in the workspace; everything, when not said.
     #[must_use]
     pub fn capabilities(mut self, capabilities: WorkspaceCapabilities) -> Self {

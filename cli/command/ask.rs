@@ -12,12 +12,14 @@ use toolwarden::session::SessionError;
 use toolwarden_tools::cancellation::CancelReason;
 
 use super::{CommandError, End, killed};
-use crate::assembly::{Assembly, AssemblyError, CallArgs, Plan, Surroundings, load_model, load_policy};
+use crate::assembly::{Assembly, AssemblyError, CallArgs, Plan, StoreArgs, Surroundings, load_model, load_policy};
 use crate::input::read_stdin;
 use crate::terminal::print;
 
 /// Longest question, in bytes.
 const QUESTION_BYTES_MAX: u64 = 1024 * 1024;
+/// What is said about a session that was never asked anything.
+const NOTHING_ASKED: &str = "nothing was asked in this session yet; put the question behind its id";
 /// Most child runs of one `task` call.
 const FAN_OUT_MAX: i64 = 32;
 
@@ -29,6 +31,9 @@ pub(crate) struct AskArgs {
 
     #[command(flatten)]
     call: CallArgs,
+
+    #[command(flatten)]
+    store: StoreArgs,
 
     /// Who answers: builtin:research quotes the workspace and needs no network; scripted:FILE replays turns
     #[arg(long, value_name = "SPEC", default_value = RESEARCH_NAME)]
@@ -89,15 +94,33 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
     let runs = RunLimits { timeout: args.call.timeout, fan_out: usize::from(args.fan_out), ..RunLimits::default() };
     let plan = Plan {
         events: args.call.events.as_deref(),
-        policy,
-        model: load_model(&args.model)?,
+        policy: Some(policy),
+        model: Some(load_model(&args.model)?),
         runs,
         may_ask: true,
+        store: args.store.folder(&with.environment),
         ..Plan::new(&args.call.workspace.workspace)
     };
-    let mut assembly = Assembly::open(plan, with).await?;
+    let is_kept = plan.store.is_some();
+    let assembly = Assembly::open(plan, with).await?;
     let session = assembly.session.clone();
-    let run = match assembly.attendant.attend(session.run(&question)).await {
+    if is_kept {
+        with.screen.say(&format!("kept as {}", session.id()));
+    }
+    conclude(assembly, async { session.run(&question).await.map(Some) }, args.call.json, with).await
+}
+
+/// Attends to a run until it has ended, prints its answer, and says how it ended.
+///
+/// # Errors
+/// [`CommandError`].
+pub(super) async fn conclude(
+    mut assembly: Assembly,
+    run: impl Future<Output = Result<Option<RunOutcome>, SessionError>>,
+    json: bool,
+    with: &Surroundings,
+) -> Result<End, CommandError> {
+    let run = match assembly.attendant.attend(run).await {
         Ok(run) => run,
         Err(end) => return Ok(killed(end)),
     };
@@ -107,12 +130,13 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
     }
     assembly.attendant.tell_total();
     let outcome = match (run, assembly.attendant.stopped_by()) {
-        (Ok(outcome), _) => outcome,
+        (Ok(Some(outcome)), _) => outcome,
+        (Ok(None), _) => return Err(CommandError::Usage(NOTHING_ASKED.to_owned())),
         // The signal came before the run began.
         (Err(SessionError::Closed), Some(signal)) => return Ok(End::Stopped(signal)),
         (Err(error), _) => return Err(error.into()),
     };
-    if args.call.json {
+    if json {
         print(&serde_json::to_string(&Answer { outcome: &outcome, elapsed_ms })?)?;
     } else {
         print(&outcome.text)?;
@@ -131,7 +155,7 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
 }
 
 /// The question as one text.
-fn question(words: &[String]) -> Result<String, CommandError> {
+pub(super) fn question(words: &[String]) -> Result<String, CommandError> {
     let text = match words {
         [word] if word == "-" => read_stdin("the question", QUESTION_BYTES_MAX)?,
         words => words.join(" "),

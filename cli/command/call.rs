@@ -47,7 +47,7 @@ pub(crate) async fn call(args: CallToolArgs, with: &Surroundings) -> Result<End,
     let policy = args.policy.as_deref().map_or_else(|| Ok(PermissionPolicy::default()), load_policy)?;
     let plan = Plan {
         events: args.call.events.as_deref(),
-        policy,
+        policy: Some(policy),
         tool_timeout: args.call.timeout,
         may_ask: args.governed,
         ..Plan::new(&args.call.workspace.workspace)

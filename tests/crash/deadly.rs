@@ -113,12 +113,7 @@ impl Telling {
 }
 
 impl Store for Telling {
-    fn create(
-        &self,
-        session: &SessionId,
-        snapshot: Option<&[u8]>,
-        first: Option<&Append>,
-    ) -> Result<(), StoreError> {
+    fn create(&self, session: &SessionId, snapshot: Option<&[u8]>, first: Option<&Append>) -> Result<(), StoreError> {
         self.inside.create(session, snapshot, first)?;
         first.into_iter().for_each(|fact| self.tell(fact));
         Ok(())

@@ -5,8 +5,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-use toolwarden::facts::Fact;
 use toolwarden::fact_book::StoredFact;
+use toolwarden::facts::Fact;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::store::Store as _;
 use toolwarden_tools::effects::store::directory::{DirectoryStore, Durability};

@@ -171,7 +171,8 @@ impl Stage {
             let (stage, steps) = (stage.clone(), Arc::clone(&steps));
             async move {
                 steps.step();
-                let session = if ctx.session.as_str().starts_with("task-run-") { "a child" } else { ctx.session.as_str() };
+                let session =
+                    if ctx.session.as_str().starts_with("task-run-") { "a child" } else { ctx.session.as_str() };
                 stage.note("effects", &format!("{session} {arguments}"));
                 steps.step();
                 ToolOutcome::success("counted")
