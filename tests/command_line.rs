@@ -10,6 +10,8 @@
     reason = "the tests run the program and look at real files and processes"
 )]
 
+#[path = "command_line/keeping.rs"]
+mod keeping;
 #[path = "command_line/program.rs"]
 mod program;
 #[path = "command_line/pseudo_terminal.rs"]
