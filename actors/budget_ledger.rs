@@ -18,13 +18,42 @@ use tokio::sync::oneshot;
 use crate::accounts::{AccountId, AccountStatus, Accounts, LedgerError, ReservationId, Threshold};
 use crate::budget::{Amount, BudgetLimits};
 use crate::child_spec::ChildSpec;
-use crate::lease::{Home, Lease};
+use crate::lease::{Afterwards, Home, Lease};
 use crate::slot::{NotRunning, Slot};
 
 /// The handle of the ledger; clones share it, and it follows the actor through restarts.
 #[derive(Debug, Clone, Default)]
 pub struct BudgetLedger {
     slot: Slot<LedgerMessage>,
+}
+
+/// An account, as whoever reserves in it knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    id: AccountId,
+    parent: Option<AccountId>,
+    limits: BudgetLimits,
+    /// Whether it or one above it has a limit. Limits never change, and where there is none nothing can be refused:
+    /// there the ledger is not asked, only told what was used.
+    is_limited: bool,
+}
+
+impl Account {
+    /// An account with none above it.
+    pub fn new(id: AccountId, limits: BudgetLimits) -> Self {
+        Self { id, parent: None, limits, is_limited: limits != BudgetLimits::default() }
+    }
+
+    /// An account below this one.
+    pub fn child(&self, id: AccountId, limits: BudgetLimits) -> Self {
+        let is_limited = self.is_limited || limits != BudgetLimits::default();
+        Self { id, parent: Some(self.id.clone()), limits, is_limited }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &AccountId {
+        &self.id
+    }
 }
 
 /// A part of a budget set aside for one call; released when dropped.
@@ -44,6 +73,11 @@ impl Reservation {
     /// Records what was really used, which may be more than was reserved.
     pub fn settle(self, used: Amount) {
         self.lease.settle(used);
+    }
+
+    /// As [`Self::settle`]; what is to be done afterwards is done once it is in the books.
+    pub fn settle_then(self, used: Amount, then: Afterwards) {
+        self.lease.settle_then(used, then);
     }
 }
 
@@ -72,16 +106,12 @@ impl BudgetLedger {
         })
     }
 
-    /// Opens an account under `parent`, or a root.
+    /// Opens an account.
     ///
     /// # Errors
     /// [`LedgerError`] when the id is taken, the parent unknown or closed, or the tree too deep or too large.
-    pub async fn open_account(
-        &self,
-        id: AccountId,
-        parent: Option<AccountId>,
-        limits: BudgetLimits,
-    ) -> Result<(), LedgerError> {
+    pub async fn open_account(&self, account: &Account) -> Result<(), LedgerError> {
+        let Account { id, parent, limits, .. } = account.clone();
         self.ask(|reply| LedgerMessage::Open { id, parent, limits, reply }).await
     }
 
@@ -89,8 +119,13 @@ impl BudgetLedger {
     ///
     /// # Errors
     /// [`LedgerError::Refused`] when a budget does not cover it; others when the account is unknown or closed.
-    pub async fn reserve(&self, account: AccountId, amount: Amount) -> Result<Reservation, LedgerError> {
-        self.ask(|reply| LedgerMessage::Reserve { account, amount, reply }).await
+    pub async fn reserve(&self, account: &Account, amount: Amount) -> Result<Reservation, LedgerError> {
+        let account_id = account.id.clone();
+        if !account.is_limited {
+            let home = ReservationHome::Unlimited { ledger: self.slot.get()?, account: account_id };
+            return Ok(Reservation { lease: Lease::new(home), thresholds: Vec::new() });
+        }
+        self.ask(|reply| LedgerMessage::Reserve { account: account_id, amount, reply }).await
     }
 
     /// Records use without a reservation: what the journal says was used before a restart.
@@ -125,17 +160,30 @@ impl BudgetLedger {
     }
 }
 
-struct ReservationHome {
-    ledger: ActorRef<LedgerMessage>,
-    id: ReservationId,
+enum ReservationHome {
+    Reserved {
+        ledger: ActorRef<LedgerMessage>,
+        id: ReservationId,
+    },
+    /// In an account without limits: there is nothing set aside, so only use is told.
+    Unlimited {
+        ledger: ActorRef<LedgerMessage>,
+        account: AccountId,
+    },
 }
 
 impl Home for ReservationHome {
     type Word = Amount;
 
-    fn take_back(self, used: Option<Amount>) {
-        // A ledger that is gone holds no reservation to end.
-        let _ = self.ledger.cast(LedgerMessage::Settle { id: self.id, used });
+    fn take_back(self, used: Option<Amount>, then: Afterwards) {
+        // A ledger that is gone holds no reservation to end, and no account.
+        let _ = match (self, used) {
+            (Self::Reserved { ledger, id }, used) => ledger.cast(LedgerMessage::Settle { id, used, then }),
+            (Self::Unlimited { ledger, account }, Some(used)) => {
+                ledger.cast(LedgerMessage::Record { account, used, then })
+            }
+            (Self::Unlimited { .. }, None) => Ok(()),
+        };
     }
 }
 
@@ -144,7 +192,8 @@ type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
 enum LedgerMessage {
     Open { id: AccountId, parent: Option<AccountId>, limits: BudgetLimits, reply: Reply<()> },
     Reserve { account: AccountId, amount: Amount, reply: Reply<Reservation> },
-    Settle { id: ReservationId, used: Option<Amount> },
+    Settle { id: ReservationId, used: Option<Amount>, then: Afterwards },
+    Record { account: AccountId, used: Amount, then: Afterwards },
     Charge { account: AccountId, used: Amount, reply: Reply<()> },
     Close { account: AccountId, reply: Reply<()> },
     Status { account: AccountId, reply: Reply<AccountStatus> },
@@ -174,12 +223,20 @@ impl Actor for LedgerActor {
             }
             LedgerMessage::Reserve { account, amount, reply } => {
                 let reserved = accounts.reserve(&account, amount).map(|(id, thresholds)| {
-                    let lease = Lease::new(ReservationHome { ledger: myself, id });
+                    let lease = Lease::new(ReservationHome::Reserved { ledger: myself, id });
                     Reservation { lease, thresholds }
                 });
                 let _ = reply.send(reserved);
             }
-            LedgerMessage::Settle { id, used } => accounts.settle(id, used),
+            LedgerMessage::Settle { id, used, then } => {
+                accounts.settle(id, used);
+                drop(then);
+            }
+            LedgerMessage::Record { account, used, then } => {
+                // An account that was closed meanwhile is not written to any more.
+                let _ = accounts.charge(&account, used);
+                drop(then);
+            }
             LedgerMessage::Charge { account, used, reply } => {
                 let _ = reply.send(accounts.charge(&account, used));
             }
@@ -196,7 +253,7 @@ impl Actor for LedgerActor {
 
 #[cfg(test)]
 mod tests {
-    use super::BudgetLedger;
+    use super::{Account, BudgetLedger};
     use crate::accounts::LedgerError;
     use crate::budget::{Amount, BudgetLimits};
     use crate::onlooker::root;
@@ -209,10 +266,16 @@ mod tests {
     async fn ledger() -> BudgetLedger {
         let ledger = BudgetLedger::new();
         ledger.start(root().await).await.unwrap();
-        let limits = BudgetLimits { calls: Some(4), ..BudgetLimits::default() };
-        ledger.open_account("session".into(), None, limits).await.unwrap();
-        ledger.open_account("run".into(), Some("session".into()), BudgetLimits::default()).await.unwrap();
+        let session = Account::new("session".into(), BudgetLimits { calls: Some(4), ..BudgetLimits::default() });
+        ledger.open_account(&session).await.unwrap();
+        ledger.open_account(&run()).await.unwrap();
         ledger
+    }
+
+    /// The account of a run in a session of four calls.
+    fn run() -> Account {
+        let session = Account::new("session".into(), BudgetLimits { calls: Some(4), ..BudgetLimits::default() });
+        session.child("run".into(), BudgetLimits::default())
     }
 
     async fn stand(ledger: &BudgetLedger) -> (u64, u64) {
@@ -223,28 +286,47 @@ mod tests {
     #[tokio::test]
     async fn settled_is_used_and_dropped_is_released() {
         let ledger = ledger().await;
-        let used = ledger.reserve("run".into(), calls(2)).await.unwrap();
-        let released = ledger.reserve("run".into(), calls(2)).await.unwrap();
+        let used = ledger.reserve(&run(), calls(2)).await.unwrap();
+        let released = ledger.reserve(&run(), calls(2)).await.unwrap();
         assert_eq!((used.thresholds().len(), released.thresholds().len()), (0, 1));
-        assert!(matches!(ledger.reserve("run".into(), calls(1)).await, Err(LedgerError::Refused(_))));
+        assert!(matches!(ledger.reserve(&run(), calls(1)).await, Err(LedgerError::Refused(_))));
         used.settle(calls(3));
         drop(released);
         assert_eq!(stand(&ledger).await, (3, 0));
         ledger.close_account("run".into()).await.unwrap();
-        let gone = ledger.reserve("run".into(), calls(1)).await.unwrap_err();
+        let gone = ledger.reserve(&run(), calls(1)).await.unwrap_err();
         assert_eq!(gone, LedgerError::UnknownAccount { account: "run".into() });
+    }
+
+    // Nothing is asked where nothing can be refused, but what was used is in the books of all above.
+    #[tokio::test]
+    async fn an_account_without_limits_is_told_what_was_used() {
+        let ledger = BudgetLedger::new();
+        let top = Account::new("top".into(), BudgetLimits::default());
+        let below = top.child("below".into(), BudgetLimits::default());
+        assert_eq!(ledger.reserve(&below, calls(1)).await.err(), Some(LedgerError::NotRunning(NotRunning)));
+        ledger.start(root().await).await.unwrap();
+        ledger.open_account(&top).await.unwrap();
+        ledger.open_account(&below).await.unwrap();
+        ledger.reserve(&below, calls(1)).await.unwrap().settle(calls(5));
+        drop(ledger.reserve(&below, calls(1)).await.unwrap());
+        for account in ["top", "below"] {
+            let status = ledger.status(account.into()).await.unwrap();
+            assert_eq!((status.spent.calls, status.reserved.calls), (5, 0));
+        }
     }
 
     #[tokio::test]
     async fn a_holder_that_panics_or_never_reads_the_answer_releases() {
         let ledger = ledger().await;
-        let held = ledger.reserve("run".into(), calls(1)).await.unwrap();
+        let held = ledger.reserve(&run(), calls(1)).await.unwrap();
         let broken = tokio::spawn(async move {
             let _held = held;
             panic!("the call breaks");
         });
         assert!(broken.await.unwrap_err().is_panic());
-        let mut asking = Box::pin(ledger.reserve("run".into(), calls(1)));
+        let account = run();
+        let mut asking = Box::pin(ledger.reserve(&account, calls(1)));
         assert!(futures_util::poll!(&mut asking).is_pending());
         assert_eq!(stand(&ledger).await, (0, 1));
         drop(asking);
@@ -257,15 +339,16 @@ mod tests {
         assert_eq!(ledger.status("a".into()).await, Err(LedgerError::NotRunning(NotRunning)));
         let root = root().await;
         let actor = ledger.start(root.clone()).await.unwrap();
-        ledger.open_account("a".into(), None, BudgetLimits::default()).await.unwrap();
-        let old = ledger.reserve("a".into(), calls(1)).await.unwrap();
+        let account = Account::new("a".into(), BudgetLimits { calls: Some(100), ..BudgetLimits::default() });
+        ledger.open_account(&account).await.unwrap();
+        let old = ledger.reserve(&account, calls(1)).await.unwrap();
         actor.stop_and_wait(None, None).await.unwrap();
         assert_eq!(ledger.status("a".into()).await, Err(LedgerError::NotRunning(NotRunning)));
         ledger.start(root).await.unwrap();
         assert!(matches!(ledger.status("a".into()).await, Err(LedgerError::UnknownAccount { .. })));
-        ledger.open_account("a".into(), None, BudgetLimits::default()).await.unwrap();
+        ledger.open_account(&account).await.unwrap();
         ledger.charge("a".into(), calls(7)).await.unwrap();
-        let new = ledger.reserve("a".into(), calls(1)).await.unwrap();
+        let new = ledger.reserve(&account, calls(1)).await.unwrap();
         old.settle(calls(5));
         let status = ledger.status("a".into()).await.unwrap();
         assert_eq!((status.spent, status.reserved), (calls(7), calls(1)));

@@ -25,7 +25,7 @@ use toolwarden_tools::tool::Lane;
 
 use crate::child_spec::ChildSpec;
 use crate::circuit_breaker::CallHealth;
-use crate::lease::{Home, Lease};
+use crate::lease::{Afterwards, Home, Lease};
 use crate::permit_pool::{BulkheadLimits, BulkheadStatus, Effect, Message, PermitPool, Shed};
 use crate::slot::{NotRunning, Slot};
 use crate::waiting_line::{Holder, Ticket};
@@ -47,6 +47,11 @@ impl Permit {
     /// Gives it back and tells the breaker how the call went. Dropping it says [`CallHealth::Neutral`].
     pub fn settle(self, health: CallHealth) {
         self.lease.settle(health);
+    }
+
+    /// As [`Self::settle`]; what is to be done afterwards is done once the lane has counted it back.
+    pub fn settle_then(self, health: CallHealth, then: Afterwards) {
+        self.lease.settle_then(health, then);
     }
 }
 
@@ -81,6 +86,11 @@ impl Bulkhead {
     /// Which lane it is.
     pub fn lane(&self) -> &Lane {
         &self.shared.lane
+    }
+
+    /// Whether all permits are out at this moment, so that the next caller will have to wait.
+    pub fn is_full(&self) -> bool {
+        self.shared.live.load(Ordering::Acquire) >= self.shared.limits.permits
     }
 
     /// Waits for a permit. Dropping the future gives up the place in the line.
@@ -171,14 +181,14 @@ impl PermitHome {
 impl Home for PermitHome {
     type Word = CallHealth;
 
-    fn take_back(self, word: Option<CallHealth>) {
+    fn take_back(self, word: Option<CallHealth>, then: Afterwards) {
         // Counted first and told then, so that whoever hears of it sees the count.
         self.own_live.fetch_sub(1, Ordering::AcqRel);
         self.shared.live.fetch_sub(1, Ordering::AcqRel);
         if let Ok(lane) = self.shared.slot.get() {
             let message = Message::Return { ticket: self.ticket, health: word.unwrap_or_default() };
             // A lane that is gone has no permits to count; its next life reads `live`.
-            let _ = lane.cast(LaneMessage::Pool(message));
+            let _ = lane.cast(LaneMessage::Return(message, then));
         }
     }
 }
@@ -187,6 +197,7 @@ type Waiter = oneshot::Sender<Result<Permit, Shed>>;
 
 enum LaneMessage {
     Pool(Message<Waiter>),
+    Return(Message<Waiter>, Afterwards),
     Recount,
     Status(oneshot::Sender<BulkheadStatus>),
 }
@@ -263,6 +274,10 @@ impl Actor for LaneActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             LaneMessage::Pool(message) => state.step(message),
+            LaneMessage::Return(message, then) => {
+                state.step(message);
+                drop(then);
+            }
             LaneMessage::Recount => {
                 state.recount();
                 state.carry_out();

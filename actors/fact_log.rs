@@ -379,6 +379,10 @@ mod tests {
             self.inside.look(session)
         }
 
+        fn next_epoch(&self) -> Result<u64, StoreError> {
+            self.inside.next_epoch()
+        }
+
         fn sessions(&self) -> Result<Vec<SessionId>, StoreError> {
             self.inside.sessions()
         }

@@ -11,21 +11,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
 use thiserror::Error;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::ids::{InvocationId, SessionId};
 
+use crate::retention::{Page, Retention, RetentionLimits};
 use crate::slot::Slot;
 
 /// How many events a reader may lag behind before it loses the oldest.
 pub const READER_LAG_MAX: usize = 4096;
 
-/// How long a caller waits for the journal's acknowledgement.
-pub const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a reader waits for the journal's answer to a question. A writer waits for as long as its sink takes: a
+/// timer for each event would cost more than the event.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the journal must know of an event to keep its promises.
 pub trait JournalEvent: fmt::Debug + Send + Sync + 'static {
@@ -34,6 +37,11 @@ pub trait JournalEvent: fmt::Debug + Send + Sync + 'static {
 
     /// What the event means in the life of an invocation.
     fn moment(&self) -> Moment<'_>;
+
+    /// About how much memory it takes, in bytes.
+    fn bytes(&self) -> usize {
+        size_of_val(self)
+    }
 }
 
 /// What an event means in the life of an invocation.
@@ -50,7 +58,7 @@ pub enum Moment<'a> {
 /// An event with its place in the order.
 #[derive(Debug)]
 pub struct Entry<E> {
-    /// 1 for the first event of a runtime, then one more each.
+    /// 1 for the first event, then one more each; never given twice, not by a journal that is started again either.
     pub sequence: u64,
     /// Milliseconds since 1970; never goes back within a journal.
     pub unix_ms: u64,
@@ -151,37 +159,103 @@ pub struct JournalStatus {
 /// A way to write to and read from the journal; follows a restarted journal. Cheap to clone.
 pub struct Journal<E: JournalEvent> {
     slot: Slot<JournalMessage<E>>,
+    /// The last number given, also by a journal that has ended.
+    last_sequence: Arc<AtomicU64>,
+    retains: Option<RetentionLimits>,
 }
 
 impl<E: JournalEvent> Clone for Journal<E> {
     fn clone(&self) -> Self {
-        Self { slot: self.slot.clone() }
+        Self { slot: self.slot.clone(), last_sequence: Arc::clone(&self.last_sequence), retains: self.retains }
     }
 }
 
 impl<E: JournalEvent> Journal<E> {
     /// A handle to a journal that [`start`] will put behind it.
     pub fn new() -> Self {
-        Self { slot: Slot::new() }
+        Self { slot: Slot::new(), last_sequence: Arc::default(), retains: None }
+    }
+
+    /// The same, with numbers that go on after this one.
+    #[must_use]
+    pub fn after(self, sequence: u64) -> Self {
+        self.last_sequence.store(sequence, Ordering::Relaxed);
+        self
+    }
+
+    /// The same, with events that are kept to be read again.
+    #[must_use]
+    pub fn retaining(mut self, limits: RetentionLimits) -> Self {
+        self.retains = Some(limits);
+        self
+    }
+
+    /// Events of a top session that are kept, after this sequence. None when nothing is known of the session, or
+    /// nothing is kept.
+    ///
+    /// # Errors
+    /// [`JournalError::NotRunning`].
+    pub async fn page(
+        &self,
+        session: SessionId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Option<Page<Entry<E>>>, JournalError> {
+        let actor = self.slot.get().map_err(|_| JournalError::NotRunning)?;
+        let ask = |reply| JournalMessage::Page(session, after, limit, reply);
+        match actor.call(ask, Some(ANSWER_TIMEOUT)).await {
+            Ok(ractor::rpc::CallResult::Success(page)) => Ok(page),
+            _ => Err(JournalError::NotRunning),
+        }
     }
 
     /// Writes an event without waiting: it is in the order, but perhaps not yet in the sink.
     pub fn note(&self, event: E) {
-        if let Ok(actor) = self.slot.get() {
-            drop(actor.cast(JournalMessage::Append(event, None)));
-        }
+        self.send(JournalMessage::Append(event, None));
     }
 
-    /// Writes an event and waits until the sink has it.
+    /// As [`Self::note`], for events that follow each other without one of somebody else in between.
+    pub fn note_all(&self, events: Vec<E>) {
+        self.send(JournalMessage::AppendAll(events, None));
+    }
+
+    /// Writes an event, at once, and gives what waits until the sink has it: a small future, without the event.
     ///
     /// # Errors
     /// [`JournalError`].
-    pub async fn append(&self, event: E) -> Result<u64, JournalError> {
-        let actor = self.slot.get().map_err(|_| JournalError::NotRunning)?;
-        let answer = actor.call(|reply| JournalMessage::Append(event, Some(reply)), Some(ACKNOWLEDGE_TIMEOUT)).await;
-        match answer {
-            Ok(ractor::rpc::CallResult::Success(result)) => result,
-            _ => Err(JournalError::NotRunning),
+    pub fn append(&self, event: E) -> impl Future<Output = Result<u64, JournalError>> + Send + use<E> {
+        let (reply, answer) = oneshot::channel();
+        self.send(JournalMessage::Append(event, Some(reply)));
+        stored(answer)
+    }
+
+    /// As [`Self::append`], for events that follow each other without one of somebody else in between. The answer is
+    /// that to the last of them.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn append_all(&self, events: Vec<E>) -> impl Future<Output = Result<u64, JournalError>> + Send + use<E> {
+        let (reply, answer) = oneshot::channel();
+        self.send(JournalMessage::AppendAll(events, Some(reply)));
+        stored(answer)
+    }
+
+    /// As [`Self::append_all`], but the events are sent when the first part of what is returned is called; when it
+    /// is dropped instead, the journal is taken to be gone.
+    pub fn append_later(
+        &self,
+        events: Vec<E>,
+    ) -> (impl FnOnce() + Send + 'static + use<E>, impl Future<Output = Result<u64, JournalError>> + Send + use<E>)
+    {
+        let (reply, answer) = oneshot::channel();
+        let journal = self.clone();
+        (move || journal.send(JournalMessage::AppendAll(events, Some(reply))), stored(answer))
+    }
+
+    /// A journal that is gone drops the message, and a reply with it.
+    fn send(&self, message: JournalMessage<E>) {
+        if let Ok(actor) = self.slot.get() {
+            drop(actor.cast(message));
         }
     }
 
@@ -191,7 +265,7 @@ impl<E: JournalEvent> Journal<E> {
     /// [`JournalError::NotRunning`].
     pub async fn subscribe(&self, session: Option<SessionId>) -> Result<Reader<E>, JournalError> {
         let actor = self.slot.get().map_err(|_| JournalError::NotRunning)?;
-        match actor.call(|reply| JournalMessage::Subscribe(session, reply), Some(ACKNOWLEDGE_TIMEOUT)).await {
+        match actor.call(|reply| JournalMessage::Subscribe(session, reply), Some(ANSWER_TIMEOUT)).await {
             Ok(ractor::rpc::CallResult::Success(receiver)) => Ok(Reader { receiver }),
             _ => Err(JournalError::NotRunning),
         }
@@ -203,7 +277,7 @@ impl<E: JournalEvent> Journal<E> {
     /// [`JournalError::NotRunning`].
     pub async fn status(&self) -> Result<JournalStatus, JournalError> {
         let actor = self.slot.get().map_err(|_| JournalError::NotRunning)?;
-        match actor.call(JournalMessage::Status, Some(ACKNOWLEDGE_TIMEOUT)).await {
+        match actor.call(JournalMessage::Status, Some(ANSWER_TIMEOUT)).await {
             Ok(ractor::rpc::CallResult::Success(status)) => Ok(status),
             _ => Err(JournalError::NotRunning),
         }
@@ -270,7 +344,8 @@ pub async fn start<E: JournalEvent>(
     sink: Option<Box<dyn JournalSink<E>>>,
 ) -> Result<ActorCell, SpawnErr> {
     let (actor, _) =
-        Actor::spawn_linked(None, JournalActor(std::marker::PhantomData), (clock, sink), supervisor).await?;
+        Actor::spawn_linked(None, JournalActor(std::marker::PhantomData), (clock, sink, journal.clone()), supervisor)
+            .await?;
     let cell = actor.get_cell();
     journal.slot.put(actor);
     Ok(cell)
@@ -283,10 +358,19 @@ pub fn shut_down(cell: &ActorCell) {
     }
 }
 
+type Reply = oneshot::Sender<Result<u64, JournalError>>;
+
+/// What waits for the journal's acknowledgement.
+async fn stored(answer: oneshot::Receiver<Result<u64, JournalError>>) -> Result<u64, JournalError> {
+    answer.await.unwrap_or(Err(JournalError::NotRunning))
+}
+
 enum JournalMessage<E: JournalEvent> {
-    Append(E, Option<RpcReplyPort<Result<u64, JournalError>>>),
+    Append(E, Option<Reply>),
+    AppendAll(Vec<E>, Option<Reply>),
     Subscribe(Option<SessionId>, RpcReplyPort<broadcast::Receiver<Shared<E>>>),
     Status(RpcReplyPort<JournalStatus>),
+    Page(SessionId, u64, usize, RpcReplyPort<Option<Page<Entry<E>>>>),
 }
 
 struct JournalActor<E>(std::marker::PhantomData<fn() -> E>);
@@ -297,6 +381,8 @@ struct JournalState<E> {
     sink: Option<Box<dyn JournalSink<E>>>,
     everyone: broadcast::Sender<Shared<E>>,
     by_session: BTreeMap<SessionId, broadcast::Sender<Shared<E>>>,
+    last_sequence: Arc<AtomicU64>,
+    retention: Option<Retention<Entry<E>>>,
 }
 
 impl<E: JournalEvent> JournalState<E> {
@@ -304,6 +390,7 @@ impl<E: JournalEvent> JournalState<E> {
         let (sequence, unix_ms) = self.machine.admit(self.clock.unix_ms(), event.moment()).inspect_err(|error| {
             tracing::error!(%error, ?event, "an ending was refused");
         })?;
+        self.last_sequence.store(sequence, Ordering::Relaxed);
         let entry = Entry { sequence, unix_ms, event };
         if let Some(sink) = &mut self.sink
             && let Err(error) = sink.append(&entry)
@@ -322,10 +409,13 @@ impl<E: JournalEvent> JournalState<E> {
 
     fn publish(&mut self, entry: Entry<E>) {
         let has_session = self.by_session.contains_key(entry.event.root_session());
-        if self.everyone.receiver_count() == 0 && !has_session {
+        if self.everyone.receiver_count() == 0 && !has_session && self.retention.is_none() {
             return;
         }
         let entry = Arc::new(entry);
+        if let Some(retention) = &mut self.retention {
+            retention.keep(entry.event.root_session(), entry.sequence, &entry, entry.event.bytes());
+        }
         // A send fails only when nobody listens.
         drop(self.everyone.send(Shared::Entry(Arc::clone(&entry))));
         if has_session {
@@ -352,7 +442,7 @@ impl<E: JournalEvent> JournalState<E> {
     }
 }
 
-type Start<E> = (Arc<dyn Clock>, Option<Box<dyn JournalSink<E>>>);
+type Start<E> = (Arc<dyn Clock>, Option<Box<dyn JournalSink<E>>>, Journal<E>);
 
 impl<E: JournalEvent> Actor for JournalActor<E> {
     type Msg = JournalMessage<E>;
@@ -362,10 +452,14 @@ impl<E: JournalEvent> Actor for JournalActor<E> {
     async fn pre_start(
         &self,
         _myself: ActorRef<Self::Msg>,
-        (clock, sink): Start<E>,
+        (clock, sink, journal): Start<E>,
     ) -> Result<Self::State, ActorProcessingErr> {
         let everyone = broadcast::Sender::new(READER_LAG_MAX);
-        Ok(JournalState { machine: JournalMachine::default(), clock, sink, everyone, by_session: BTreeMap::new() })
+        let Journal { last_sequence, retains, .. } = journal;
+        // A journal that is started again gives no number twice.
+        let machine = JournalMachine { sequence: last_sequence.load(Ordering::Relaxed), ..JournalMachine::default() };
+        let retention = retains.map(Retention::new);
+        Ok(JournalState { machine, clock, sink, everyone, by_session: BTreeMap::new(), last_sequence, retention })
     }
 
     async fn handle(
@@ -382,11 +476,20 @@ impl<E: JournalEvent> Actor for JournalActor<E> {
             JournalMessage::Append(event, Some(reply)) => {
                 drop(reply.send(state.append(event)));
             }
+            JournalMessage::AppendAll(events, reply) => {
+                let last = events.into_iter().map(|event| state.append(event)).last();
+                if let (Some(last), Some(reply)) = (last, reply) {
+                    drop(reply.send(last));
+                }
+            }
             JournalMessage::Subscribe(session, reply) => {
                 drop(reply.send(state.subscribe(session)));
             }
             JournalMessage::Status(reply) => {
                 drop(reply.send(state.machine.status()));
+            }
+            JournalMessage::Page(session, after, limit, reply) => {
+                drop(reply.send(state.retention.as_ref().and_then(|kept| kept.page(&session, after, limit))));
             }
         }
         Ok(())
@@ -405,7 +508,6 @@ impl<E: JournalEvent> Actor for JournalActor<E> {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     use toolwarden_tools::effects::clock::Clock;
 
@@ -531,6 +633,8 @@ mod tests {
             sink: None,
             everyone,
             by_session: BTreeMap::new(),
+            last_sequence: Arc::default(),
+            retention: None,
         };
         let kept = state.subscribe(Some("kept".into()));
         for session in ["a", "b", "c"] {

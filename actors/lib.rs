@@ -13,6 +13,7 @@ mod millisecond;
 #[cfg(test)]
 mod onlooker;
 pub mod restart_intensity;
+pub mod retention;
 pub mod slot;
 
 pub mod accounts;
@@ -42,6 +43,7 @@ pub mod supervisor;
 
 pub mod members;
 pub mod process_group;
+pub mod tail;
 
 #[cfg(test)]
 mod probe;

@@ -120,8 +120,6 @@ pub enum NodeEvent {
     CancelChild(NodeId, CancelReason),
     /// End now, without grace.
     Kill(CancelReason),
-    /// From now on, the node has this long.
-    Limit(Duration),
     /// The body's task is over.
     BodyEnded(BodyEnd),
     /// An armed timer ran out.
@@ -226,10 +224,6 @@ impl NodeMachine {
                 }
             }
             NodeEvent::Kill(reason) => self.kill(reason, effects),
-            NodeEvent::Limit(span) => {
-                let timeout_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-                effects.push(NodeEffect::Arm(NodeTimer::Deadline { timeout_ms }, span));
-            }
             NodeEvent::BodyEnded(end) => self.body_ended(end, effects),
             NodeEvent::Timer(timer) => self.timer(timer, effects),
         }
@@ -443,10 +437,13 @@ impl NodeHandle {
         drop(answer.await);
     }
 
-    /// Limits the node's life, from now on: when the span is over it is cancelled with
-    /// [`CancelReason::Deadline`]. The node keeps the time, so a body that never yields cannot escape it.
-    pub fn limit(&self, span: Duration) {
-        drop(self.actor.cast(NodeMessage::Event(NodeEvent::Limit(span))));
+    /// Limits the node's life, from now on and for as long as the limit is held: when the span is over the node is
+    /// cancelled with [`CancelReason::Deadline`]. The tree keeps the time, so a body that never yields cannot escape.
+    pub fn limit(&self, span: Duration) -> Limit {
+        let timeout_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let node = self.actor.clone();
+        let ring = move || drop(node.cast(NodeMessage::Event(NodeEvent::Timer(NodeTimer::Deadline { timeout_ms }))));
+        Limit { _alarm: self.tree.alarms.set(span, ring) }
     }
 
     /// Spawns a child whose work is `body`. The child starts when this node has read the wish; a node that is
@@ -548,6 +545,12 @@ impl<T> Waiter<T> {
     pub fn detach(mut self) {
         self.done = true;
     }
+}
+
+/// A limit of a node's life; dropped, it is lifted.
+#[must_use = "a limit that is dropped is lifted"]
+pub struct Limit {
+    _alarm: Alarm,
 }
 
 /// A way to cancel one child. Cheap to clone.

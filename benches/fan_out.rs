@@ -22,6 +22,10 @@ use toolwarden::prelude::*;
 
 use crate::pairing::{Pairing, drive, timed};
 
+/// The program's own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Reads in one batch.
 const READS: usize = 32;
 /// Reads beside each other.

@@ -25,9 +25,8 @@ use toolwarden::prelude::*;
 use toolwarden::settlement::evidence::{Original, evidence};
 use toolwarden::settlement::projection::{ProjectionPolicy, project};
 use toolwarden::settlement::sanitise::Sanitiser;
-use toolwarden_actors::accounts::AccountId;
 use toolwarden_actors::budget::Amount;
-use toolwarden_actors::budget_ledger::BudgetLedger;
+use toolwarden_actors::budget_ledger::{Account, BudgetLedger};
 use toolwarden_actors::bulkhead::Bulkhead;
 use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::journal::{Entry, Journal, JournalSink, start};
@@ -41,6 +40,10 @@ use toolwarden_tools::ids::ToolName;
 use toolwarden_tools::schema::Schema;
 
 use crate::pairing::{Pairing, drive, timed, verdict};
+
+/// The program's own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Calls in one turn of the comparison.
 const CALLS_A_TURN: usize = 200;
@@ -80,6 +83,10 @@ impl Noop {
 impl Tool for Noop {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn capabilities(&self, _arguments: &Value) -> Capabilities {
+        Capabilities { read_only: true, idempotent: true, ..Capabilities::conservative() }
     }
 
     fn call<'a>(&'a self, _ctx: &'a ToolContext, _arguments: Value) -> ToolFuture<'a> {
@@ -318,7 +325,7 @@ fn round_trips(criterion: &mut Criterion, runtime: &Tokio) {
         let root = bare_parent().await;
         let ledger = BudgetLedger::new();
         ledger.start(root.clone()).await.expect("a ledger");
-        ledger.open_account(account(), None, BudgetLimits::default()).await.expect("an account");
+        ledger.open_account(&account()).await.expect("an account");
         let lane = Bulkhead::new(Lane::Query, BulkheadLimits { permits: 32, queue_max: 1024, breaker: None });
         lane.start(root.clone()).await.expect("a lane");
         let journal = Journal::<Event>::new();
@@ -348,13 +355,14 @@ async fn until_cancelled(node: NodeHandle) {
     node.cancellation().cancelled().await;
 }
 
-fn account() -> AccountId {
-    AccountId::from("bench")
+/// An account with a limit: without one the ledger is not asked.
+fn account() -> Account {
+    Account::new("bench".into(), BudgetLimits { calls: Some(u64::MAX), ..BudgetLimits::default() })
 }
 
 async fn reserve(ledger: BudgetLedger) {
     let amount = Amount { calls: 1, ..Amount::default() };
-    ledger.reserve(account(), amount).await.expect("a reservation").settle(amount);
+    ledger.reserve(&account(), amount).await.expect("a reservation").settle(amount);
 }
 
 async fn acquire(lane: Bulkhead) {

@@ -19,6 +19,10 @@ use toolwarden::prelude::*;
 
 use crate::pairing::{Pairing, drive, timed, verdict};
 
+/// The program's own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Size of the file.
 const FILE_BYTES: usize = 1024;
 /// Reads in one turn.

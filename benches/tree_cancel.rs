@@ -23,6 +23,10 @@ use toolwarden_tools::cancellation::CancelReason;
 
 use crate::pairing::{Pairing, drive, timed, verdict};
 
+/// The program's own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Children of each node that has any.
 const WIDTH: usize = 32;
 /// Levels of the tree.

@@ -1,7 +1,7 @@
 //! Agents: who a run works as. An agent decides the instructions, the tools and the bounds of its run; it never
 //! widens what its parent may do.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use toolwarden_tools::ids::ToolName;
 use toolwarden_tools::registry::Registry;
@@ -35,15 +35,22 @@ impl Agent {
     }
 }
 
-/// Agents by name.
+/// Agents by name; clones share them.
 #[derive(Clone)]
 pub struct Agents {
-    sorted: Vec<Agent>,
+    sorted: Arc<[Arc<Agent>]>,
 }
+
+/// Made once: every session has them.
+static BUILTIN: LazyLock<Agents> = LazyLock::new(Agents::make_builtin);
 
 impl Agents {
     /// The built-in agents.
     pub fn builtin() -> Self {
+        BUILTIN.clone()
+    }
+
+    fn make_builtin() -> Self {
         let read_only = || Some(["read", "ls", "search"].map(ToolName::from).to_vec());
         let explore = Agent {
             name: "explore".to_owned(),
@@ -75,17 +82,17 @@ impl Agents {
             policy: None,
             rounds_max: 30,
         };
-        Self { sorted: vec![explore, general, verification] }
+        Self { sorted: [explore, general, verification].map(Arc::new).into() }
     }
 
     /// The agent of this name.
-    pub fn get(&self, name: &str) -> Option<&Agent> {
+    pub fn get(&self, name: &str) -> Option<&Arc<Agent>> {
         self.sorted.iter().find(|agent| agent.name == name)
     }
 
     /// All of them, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &Agent> {
-        self.sorted.iter()
+        self.sorted.iter().map(|agent| &**agent)
     }
 }
 

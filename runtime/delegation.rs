@@ -123,7 +123,7 @@ struct Child {
     task_id: TaskId,
     session: SessionId,
     /// None when the task names an agent that does not exist.
-    agent: Option<Agent>,
+    agent: Option<Arc<Agent>>,
 }
 
 impl Child {
@@ -192,9 +192,8 @@ impl Child {
 
     async fn run(&self, node: &NodeHandle) -> Result<RunOutcome, String> {
         let agent = self.agent.clone().ok_or_else(|| format!("there is no agent named {}", self.task.agent))?;
-        let account = AccountId::from(self.session.as_str());
-        let parent_account = self.parent.account.clone();
-        let opened = self.kernel.ledger.open_account(account.clone(), Some(parent_account), self.budget).await;
+        let account = self.parent.account.child(AccountId::from(self.session.as_str()), self.budget);
+        let opened = self.kernel.ledger.open_account(&account).await;
         opened.map_err(|error| error.to_string())?;
         let run = run_id(&self.kernel);
         let mut scope = Scope::clone(&self.parent);
@@ -221,7 +220,7 @@ impl Child {
         );
         let end = waiter.await;
         // An account that is not there any more needs no closing.
-        drop(self.kernel.ledger.close_account(account).await);
+        drop(self.kernel.ledger.close_account(account.id().clone()).await);
         end.output.ok_or_else(|| RunStatus::lost(&end.ending).to_string())
     }
 

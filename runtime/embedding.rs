@@ -9,11 +9,13 @@ use dashmap::DashMap;
 use thiserror::Error;
 use toolwarden_actors::accounts::AccountId;
 use toolwarden_actors::budget::BudgetLimits;
+use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::budget_ledger::BudgetLedger;
 use toolwarden_actors::child_spec::StartError;
 use toolwarden_actors::confirmations::Confirmations;
 use toolwarden_actors::fact_log::FactLog;
 use toolwarden_actors::journal::{Journal, JournalError, JournalSink, JournalStatus, Reader};
+use toolwarden_actors::retention::RetentionLimits;
 use toolwarden_tools::catalog::{CatalogOptions, builtin_tools};
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
@@ -50,6 +52,10 @@ use crate::settlement::projection::ProjectionPolicy;
 use crate::settlement::sanitise::{Sanitiser, SanitiserError};
 use crate::skill_limits::SkillLimits;
 use crate::supervision_tree::{MakeSink, SupervisionTree};
+
+/// How many events a process may number before it would come to the next one's. A number times this stays exact in
+/// JSON for nine million processes.
+const EVENTS_OF_AN_EPOCH: u64 = 1_000_000_000;
 
 /// A running runtime; clones share it. Shut it down with [`Runtime::shut_down`]: dropped without, its actors are
 /// killed with the tokio runtime.
@@ -113,6 +119,7 @@ pub struct RuntimeBuilder {
     secret_patterns: Vec<String>,
     make_sink: MakeSink,
     store: Option<Arc<dyn Store>>,
+    retention: Option<RetentionLimits>,
 }
 
 impl RuntimeBuilder {
@@ -178,21 +185,37 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Keeps events in memory so that [`Session::event_page`] can read them back and [`Session::tail`] can catch up;
+    /// without this, a reader gets what comes while it reads, and no more.
+    #[must_use]
+    pub fn retain_events(mut self, limits: RetentionLimits) -> Self {
+        self.retention = Some(limits);
+        self
+    }
+
     /// Starts the supervision tree.
     ///
     /// # Errors
     /// [`BuildError`].
     pub async fn build(self) -> Result<Runtime, BuildError> {
+        let mut journal = Journal::new();
+        if let Some(limits) = self.retention {
+            journal = journal.retaining(limits);
+        }
+        let log = self.store.map(FactLog::new);
+        if let Some(log) = &log {
+            // Every process numbers its events behind those of all before it.
+            journal = journal.after(keeper::epoch(log).await?.saturating_mul(EVENTS_OF_AN_EPOCH));
+        }
         let kernel = Arc::new(Kernel {
             effects: self.effects,
-            journal: Journal::new(),
+            journal,
             ledger: BudgetLedger::new(),
             confirmations: Confirmations::new(),
             lanes: Lanes::new(&self.lanes),
             sanitiser: Sanitiser::new(self.secrets, &self.secret_patterns)?,
             live: DashMap::new(),
         });
-        let log = self.store.map(FactLog::new);
         let tree = SupervisionTree::start(&kernel, self.make_sink, log.as_ref()).await?;
         let parts = Parts {
             kernel,
@@ -220,6 +243,7 @@ impl Runtime {
             secret_patterns: Vec::new(),
             make_sink: Arc::new(|| None),
             store: None,
+            retention: None,
         }
     }
 
@@ -499,7 +523,7 @@ impl SessionBuilder {
         let skill = settings.skill.clone().map(SkillLimits::new).transpose()?;
         let scope = Scope {
             root_session: session.clone(),
-            account: AccountId::from(session.as_str()),
+            account: Account::new(AccountId::from(session.as_str()), settings.budget),
             session: session.clone(),
             run: None,
             registry,
@@ -516,7 +540,7 @@ impl SessionBuilder {
             facts: None,
             children: Some(children),
         };
-        let plan = SessionPlan { model, agent, limits: self.runs, budget: settings.budget };
+        let plan = SessionPlan { model, agent, limits: self.runs };
         let sessions = parts.tree.sessions().ok_or(SessionError::NotRunning)?;
         let clock = Arc::clone(&kernel.effects.clock);
         let kept = match (reopened, &parts.log) {

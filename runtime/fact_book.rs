@@ -198,16 +198,20 @@ impl FactBook {
         }
     }
 
-    /// The tool of an invocation is about to start: returns when that is durable. Calls that are not the run's own
-    /// are covered by the call that they are nested in.
+    /// The tool of an invocation is about to start: returns when that is durable, for a call that may have effects.
+    /// Calls that are not the run's own are covered by the call that they are nested in.
     ///
     /// # Errors
     /// [`FactBookError`]; the tool must not start then.
-    pub async fn started(&self, invocation: &InvocationId) -> Result<(), FactBookError> {
+    pub async fn started(&self, invocation: &InvocationId, has_effects: bool) -> Result<(), FactBookError> {
         if !self.pages().expected.contains_key(invocation) {
             return Ok(());
         }
-        self.record(Fact::CallStarted { invocation: invocation.clone() }).await
+        let fact = Fact::CallStarted { invocation: invocation.clone() };
+        match has_effects {
+            true => self.record(fact).await,
+            false => self.append(fact).map(drop),
+        }
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {

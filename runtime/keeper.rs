@@ -228,6 +228,12 @@ pub(crate) async fn list(log: &FactLog) -> Result<Vec<SessionId>, ResumeError> {
     Ok(blocking(move || store.sessions()).await??)
 }
 
+/// A number that no process before had from this store.
+pub(crate) async fn epoch(log: &FactLog) -> Result<u64, ResumeError> {
+    let store = Arc::clone(log.store());
+    Ok(blocking(move || store.next_epoch()).await??)
+}
+
 /// Does what waits for a medium on the blocking pool.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, FactBookError> {
     tokio::task::spawn_blocking(work).await.map_err(|_| FactBookError::Log(FactLogError::NotRunning))

@@ -8,7 +8,7 @@ mod nested;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use toolwarden_actors::bulkhead::Permit;
 use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::confirmations::Confirmations;
 use toolwarden_actors::journal::{Journal, JournalError};
+use toolwarden_actors::lease::Afterwards;
 use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, NodeSpec, Waiter};
 use toolwarden_actors::process_group::SupervisedProcesses;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
@@ -121,28 +122,27 @@ impl Kernel {
             started_at_ms: None,
         };
         self.live.insert(id.clone(), live);
-        self.tell(
-            scope,
-            EventKind::ToolProposed {
-                id: id.clone(),
-                name: tool.clone(),
-                origin: proposal.origin,
-                parent: proposal.parent.clone(),
-            },
-        );
+        let proposed = EventKind::ToolProposed {
+            id: id.clone(),
+            name: tool.clone(),
+            origin: proposal.origin,
+            parent: proposal.parent.clone(),
+        };
         let spec = NodeSpec { kind: NodeKind::Invocation, grace: scope.grace_of(tool.as_str()) + SETTLE_ALLOWANCE };
         let (kernel, its_scope) = (Arc::clone(self), Arc::clone(scope));
-        let debts = Arc::new(Debts::default());
+        let debts = Arc::new(Debts::of(self.event(scope, proposed)));
         let lost_debts = Arc::clone(&debts);
         let told = Arc::clone(&debts);
         let body = move |node| route(kernel, its_scope, proposal, node, debts);
         let (kernel, its_scope, lost_id, lost_tool) = (Arc::clone(self), Arc::clone(scope), id.clone(), tool.clone());
         let epilogue = move |ending: &Ending| {
             kernel.live.remove(&lost_id);
-            lost_debts.pay(0, CallHealth::Neutral);
+            let used = Amount { calls: 1, ..Amount::default() };
+            lost_debts.leases().go_home(used, CallHealth::Neutral, Afterwards::default());
             let result = Arc::new(unreturned(&kernel, &its_scope, lost_id, lost_tool, ending));
             if lost_debts.takes_ending(&result) {
-                kernel.tell(&its_scope, EventKind::ToolEnd(result));
+                lost_debts.note(kernel.event(&its_scope, EventKind::ToolEnd(result)));
+                lost_debts.send_notes(&kernel.journal);
             }
         };
         let waiter = under.spawn_with_epilogue(spec, body, epilogue);
@@ -187,12 +187,16 @@ impl Kernel {
         self.journal.note(self.event(scope, kind));
     }
 
-    /// Writes an event and waits until it is stored.
+    /// Writes an event, at once, and gives what waits until it is stored.
     ///
     /// # Errors
     /// [`JournalError`].
-    pub async fn write(&self, scope: &Scope, kind: EventKind) -> Result<u64, JournalError> {
-        self.journal.append(self.event(scope, kind)).await
+    pub fn write(
+        &self,
+        scope: &Scope,
+        kind: EventKind,
+    ) -> impl Future<Output = Result<u64, JournalError>> + Send + use<> {
+        self.journal.append(self.event(scope, kind))
     }
 
     /// An event with its place; texts and arguments of models and people are sanitised, results already are.
@@ -252,20 +256,20 @@ async fn route(
 ) -> Arc<CallResult> {
     let cancel = node.cancellation().clone();
     let live = Live::begin(&kernel, &proposal.id, &node);
-    let (passage, outcome) = match govern(&kernel, &scope, proposal, &cancel).await {
+    // Bound first: what stands in the head of a `match` keeps its room in the future until the end of it.
+    let governed = govern(&kernel, &scope, proposal, &cancel, &debts).await;
+    let (passage, outcome) = match governed {
         Ok(admitted) => execute(&kernel, &scope, admitted, &node, &debts).await,
         Err(stopped) => {
             let Stopped { refusal, passage } = *stopped;
             if refusal.is_denial() {
-                kernel.tell(
-                    &scope,
-                    EventKind::PermissionDenied {
-                        tool_id: passage.id.clone(),
-                        tool_name: passage.tool.clone(),
-                        args: passage.arguments.clone(),
-                        reason: refusal.to_string(),
-                    },
-                );
+                let denied = EventKind::PermissionDenied {
+                    tool_id: passage.id.clone(),
+                    tool_name: passage.tool.clone(),
+                    args: passage.arguments.clone(),
+                    reason: refusal.to_string(),
+                };
+                debts.note(kernel.event(&scope, denied));
             }
             (passage, refusal.into_outcome())
         }
@@ -273,48 +277,67 @@ async fn route(
     let output_bytes = u64::try_from(outcome.output.len()).unwrap_or(u64::MAX);
     let health = health(&outcome);
     let result = Arc::new(settle(&kernel, &scope, passage.id.clone(), passage.tool.clone(), outcome));
-    debts.pay(output_bytes, health);
+    let used = Amount { calls: 1, output_bytes, ..Amount::default() };
     drop(live);
-    // Nothing may be awaited between this and the write, whose message goes out when it is first polled.
-    if !debts.takes_ending(&result) {
+    // Nothing may be awaited between this and the end of the leases, after which the ending is written.
+    if debts.takes_ending(&result) {
+        debts.note(kernel.event(&scope, EventKind::ToolEnd(Arc::clone(&result))));
+        let (write, written) = kernel.journal.append_later(std::mem::take(&mut *debts.notes()));
+        debts.leases().go_home(used, health, Afterwards::call(write));
+        if let Err(error) = written.await {
+            tracing::warn!(%error, invocation = %passage.id, "an ending is not in the journal");
+        }
+    } else {
         tracing::warn!(invocation = %passage.id, "a call that was given up on has come to its end after all");
-    } else if let Err(error) = kernel.write(&scope, EventKind::ToolEnd(Arc::clone(&result))).await {
-        tracing::warn!(%error, invocation = %passage.id, "an ending is not in the journal");
+        debts.leases().go_home(used, health, Afterwards::default());
     }
     result
 }
 
 /// Stages 1 to 8: may it run, and when.
-async fn govern(kernel: &Kernel, scope: &Scope, proposal: Proposal, cancel: &Cancellation) -> Passed<Admitted> {
-    let tell = |kind| {
+async fn govern(
+    kernel: &Kernel,
+    scope: &Scope,
+    proposal: Proposal,
+    cancel: &Cancellation,
+    debts: &Debts,
+) -> Passed<Admitted> {
+    let note = |kind| {
         if let Some(facts) = &scope.facts {
             facts.hear(&kind);
         }
-        kernel.tell(scope, kind);
+        debts.note(kernel.event(scope, kind));
     };
     let guarded = Guarded::judge(proposal, scope)?;
     let well_formed = WellFormed::check(guarded, scope)?;
+    if !scope.hooks.is_empty() {
+        debts.send_notes(&kernel.journal);
+    }
     let hooked = match Hooked::consult(well_formed, scope, cancel).await {
         Ok(hooked) => hooked,
         Err(stopped) => {
             // What a hook denies is bound before it is told, as for every other denial.
             if stopped.refusal.is_denial() {
-                tell(bound(&stopped.passage));
+                note(bound(&stopped.passage));
             }
             return Err(stopped);
         }
     };
-    tell(bound(hooked.passage()));
+    note(bound(hooked.passage()));
     let confirmed = match Confirmed::by_trusted_host(hooked) {
         Ok(confirmed) => confirmed,
         Err(hooked) => {
             let narrowed = Narrowed::judge(hooked, scope)?;
             let permitted = Permitted::judge(narrowed, scope)?;
+            let tell = |kind| {
+                note(kind);
+                debts.send_notes(&kernel.journal);
+            };
             Confirmed::ask(permitted, scope, &kernel.confirmations, cancel, &tell).await?
         }
     };
-    let budgeted = Budgeted::reserve(confirmed, scope, &kernel.ledger, &tell).await?;
-    Admitted::wait(budgeted, scope, &kernel.lanes, cancel).await
+    let budgeted = Budgeted::reserve(confirmed, scope, &kernel.ledger, &note).await?;
+    Admitted::wait(budgeted, scope, &kernel.lanes, cancel, || debts.send_notes(&kernel.journal)).await
 }
 
 fn bound(passage: &Passage) -> EventKind {
@@ -333,21 +356,63 @@ fn bound(passage: &Passage) -> EventKind {
 
 /// What a call owes at its end, to be paid by whoever comes to it first: its route, or the epilogue of a route that
 /// was lost. A route that was given up on, because its tool spins, may go on later: it finds nothing to pay.
-#[derive(Default)]
 struct Debts {
-    leases: Mutex<Leases>,
+    /// None once they were called in.
+    leases: Mutex<Option<Leases>>,
     ending: OnceLock<Arc<CallResult>>,
+    /// Events in their order that the journal has not been sent: they go with the next one that is waited for, and
+    /// before anything is waited for that may take long. Every message saved is a wake-up saved.
+    notes: Mutex<Vec<Event>>,
 }
 
 impl Debts {
-    fn owe(&self, leases: Leases) {
-        *self.leases.lock().unwrap_or_else(PoisonError::into_inner) = leases;
+    /// Those of a call that begins with this event.
+    fn of(proposed: Event) -> Self {
+        Self { leases: Mutex::new(Some(Leases::default())), ending: OnceLock::new(), notes: Mutex::new(vec![proposed]) }
     }
 
-    /// Sends the leases home.
-    fn pay(&self, output_bytes: u64, health: CallHealth) {
-        let leases = std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
-        leases.go_home(output_bytes, health);
+    fn notes(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps an event for the journal.
+    fn note(&self, event: Event) {
+        self.notes().push(event);
+    }
+
+    /// Sends what was kept.
+    fn send_notes(&self, journal: &Journal<Event>) {
+        let mut notes = self.notes();
+        if !notes.is_empty() {
+            journal.note_all(std::mem::take(&mut *notes));
+        }
+    }
+
+    /// Sends what was kept and this event, at once, and gives what waits until they are stored.
+    fn write(
+        &self,
+        journal: &Journal<Event>,
+        event: Event,
+    ) -> impl Future<Output = Result<u64, JournalError>> + Send + use<> {
+        let mut notes = self.notes();
+        let mut events = std::mem::take(&mut *notes);
+        events.push(event);
+        journal.append_all(events)
+    }
+
+    /// Keeps what was lent. False for a route that was given up on meanwhile: nobody would pay for it any more, so
+    /// its leases go home here and it must not start anything.
+    fn owe(&self, leases: Leases) -> bool {
+        match &mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(owed) => *owed = leases,
+            None => return false,
+        }
+        true
+    }
+
+    /// Calls in what was lent; the next one to ask gets nothing.
+    fn leases(&self) -> Leases {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 
     /// Whether the ending is the caller's to tell; true once.
@@ -364,12 +429,14 @@ struct Leases {
 }
 
 impl Leases {
-    fn go_home(self, output_bytes: u64, health: CallHealth) {
+    /// Goes from home to home, and then does what is to be done afterwards.
+    fn go_home(self, used: Amount, health: CallHealth, then: Afterwards) {
+        let then = match self.reservation {
+            Some(reservation) => Afterwards::call(move || reservation.settle_then(used, then)),
+            None => then,
+        };
         if let Some(permit) = self.permit {
-            permit.settle(health);
-        }
-        if let Some(reservation) = self.reservation {
-            reservation.settle(Amount { calls: 1, output_bytes, ..Amount::default() });
+            permit.settle_then(health, then);
         }
     }
 }
@@ -383,26 +450,29 @@ async fn execute(
     debts: &Debts,
 ) -> (Box<Passage>, ToolOutcome) {
     let (mut passage, entry, reservation, permit) = admitted.into_parts();
-    debts.owe(Leases { reservation: Some(reservation), permit });
+    if !debts.owe(Leases { reservation: Some(reservation), permit }) {
+        let reason = node.cancellation().reason().cloned().unwrap_or(CancelReason::ParentEnded);
+        let refusal = Refusal::Cancelled { tool: passage.tool.clone(), reason };
+        return (passage, refusal.into_outcome());
+    }
     let start = EventKind::ToolExecutionStart {
         id: passage.id.clone(),
         name: passage.tool.clone(),
         args: passage.arguments.clone(),
     };
-    // Before the wait for the journal: the node has taken it by the time the tool begins, so that a tool that never
-    // yields its thread cannot keep its node from counting.
-    if let Some(timeout) = scope.limits.timeout {
-        node.limit(timeout);
-    }
-    // No side effect comes before this is stored, here and below.
+    let _limit = scope.limits.timeout.map(|timeout| node.limit(timeout));
+    // No side effect comes before this is stored, here and below; a call that has none need not wait.
+    let has_effects = entry.capabilities(&passage.arguments).is_none_or(|declared| !declared.read_only);
     if let Some(facts) = &scope.facts
-        && let Err(error) = facts.started(&passage.id).await
+        && let Err(error) = facts.started(&passage.id, has_effects).await
     {
         tracing::warn!(%error, invocation = %passage.id, "a call does not start");
         let refusal = Refusal::NotRunning { tool: passage.tool.clone(), part: "the fact log" };
         return (passage, refusal.into_outcome());
     }
-    if kernel.write(scope, start).await.is_err() {
+    if !has_effects {
+        debts.note(kernel.event(scope, start));
+    } else if debts.write(&kernel.journal, kernel.event(scope, start)).await.is_err() {
         let refusal = Refusal::NotRunning { tool: passage.tool.clone(), part: "the journal" };
         return (passage, refusal.into_outcome());
     }
@@ -415,7 +485,17 @@ async fn execute(
         true => std::mem::take(&mut passage.arguments),
         false => passage.arguments.clone(),
     };
-    let mut outcome = run_tool(&*entry.tool, &context, arguments, scope, &passage.tool).await;
+    let mut outcome = {
+        let mut run = std::pin::pin!(run_tool(&*entry.tool, &context, arguments, scope, &passage.tool));
+        // What is done at once is told together with its ending.
+        match futures_util::poll!(&mut run) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => {
+                debts.send_notes(&kernel.journal);
+                run.await
+            }
+        }
+    };
     if may_have_children(&entry) {
         node.children_settled().await;
     }

@@ -119,7 +119,7 @@ pub struct RunPlan {
     /// Who answers.
     pub model: Arc<dyn Model>,
     /// Who it works as.
-    pub agent: Agent,
+    pub agent: Arc<Agent>,
     /// Its bounds.
     pub limits: RunLimits,
 }
@@ -149,9 +149,7 @@ pub async fn carry(
     node: NodeHandle,
     facts: Arc<FactBook>,
 ) -> RunOutcome {
-    if let Some(timeout) = plan.limits.timeout {
-        node.limit(timeout);
-    }
+    let _limit = plan.limits.timeout.map(|timeout| node.limit(timeout));
     let prompt = facts.look(|state| state.run.as_ref().map(|run| run.prompt.clone())).unwrap_or_default();
     kernel.tell(&scope, EventKind::AgentStart { prompt, model: plan.model.name().to_owned() });
     let mut driver = Loop {
@@ -273,7 +271,7 @@ impl Loop<'_> {
     async fn ask(&self, request: &ModelRequest, number: u32) -> Result<ModelTurn, RunStatus> {
         let input_tokens = u64::try_from(estimate(request)).unwrap_or(u64::MAX);
         let amount = Amount { input_tokens, ..Amount::default() };
-        let reservation = match self.kernel.ledger.reserve(self.scope.account.clone(), amount).await {
+        let reservation = match self.kernel.ledger.reserve(&self.scope.account, amount).await {
             Ok(reservation) => reservation,
             Err(LedgerError::Refused(refused)) => {
                 return Err(RunStatus::BudgetExhausted { resource: refused.resource.to_string() });

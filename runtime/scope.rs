@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use toolwarden_actors::accounts::AccountId;
+use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::node::NodeHandle;
 use toolwarden_tools::context::{ChildResults, ChildTask, FanOutPolicy};
 use toolwarden_tools::declaration::ToolDefinition;
@@ -50,7 +50,7 @@ pub struct Scope {
     /// Whether and how a person is asked.
     pub confirming: Confirming,
     /// Whose budget is used.
-    pub account: AccountId,
+    pub account: Account,
     /// Bounds of a call.
     pub limits: CallLimits,
     /// How outputs are projected.

@@ -14,10 +14,12 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use toolwarden_actors::accounts::{AccountStatus, LedgerError};
-use toolwarden_actors::budget::{Amount, BudgetLimits};
-use toolwarden_actors::journal::{JournalError, Reader, Reading};
+use toolwarden_actors::budget::Amount;
+use toolwarden_actors::journal::{Entry, JournalError, Reader, Reading};
 use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
 use toolwarden_actors::open_questions::{PendingQuestion, Reply};
+use toolwarden_actors::retention::Page;
+use toolwarden_actors::tail::Tail;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::declaration::ToolDefinition;
@@ -57,7 +59,8 @@ struct SessionShared {
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     node: NodeHandle,
-    runs: mpsc::Sender<RunRequest>,
+    // In boxes: the channel sets a block of 32 places aside, and most sessions never run anything.
+    runs: mpsc::Sender<Box<RunRequest>>,
     asked: AskedRuns,
     facts: Arc<FactBook>,
     keeper: Weak<Keeper>,
@@ -101,9 +104,8 @@ pub enum SessionError {
 #[derive(Clone)]
 pub(crate) struct SessionPlan {
     pub(crate) model: Arc<dyn Model>,
-    pub(crate) agent: Agent,
+    pub(crate) agent: Arc<Agent>,
     pub(crate) limits: RunLimits,
-    pub(crate) budget: BudgetLimits,
 }
 
 /// Where a session's facts go.
@@ -182,7 +184,8 @@ impl Session {
         let waiter = sessions.spawn(spec, move |node| live(its, node, requests, opened));
         let ended = waiter.map(|_end| ()).boxed().shared();
         let node = opens.await.map_err(|_| SessionError::NotRunning)??;
-        let asked = AskedRuns::default();
+        // The least that a map of this kind can be split into: it holds a handful of runs.
+        let asked = AskedRuns::new(DashMap::with_shard_amount(2));
         let shared = SessionShared { kernel, scope, node, runs, asked, facts, keeper: weak, recovery, ended };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -305,7 +308,7 @@ impl Session {
         let cancel = Cancellation::new();
         self.shared.asked.insert(run.clone(), cancel.clone());
         let listed = ListedRun { asked: Arc::clone(&self.shared.asked), run: run.clone() };
-        let request = RunRequest { run, prompt: prompt.map(str::to_owned), reply, cancel, listed };
+        let request = Box::new(RunRequest { run, prompt: prompt.map(str::to_owned), reply, cancel, listed });
         self.shared.runs.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SessionError::Busy,
             mpsc::error::TrySendError::Closed(_) => SessionError::Closed,
@@ -319,6 +322,25 @@ impl Session {
     /// [`SessionError::Events`] when the journal is not running.
     pub async fn events(&self) -> Result<Reader<Event>, SessionError> {
         Ok(self.shared.kernel.journal.subscribe(Some(self.shared.scope.root_session.clone())).await?)
+    }
+
+    /// A page of the events of this session and its child sessions, after this sequence; none when nothing is known of
+    /// them any more, or the runtime retains none.
+    ///
+    /// # Errors
+    /// [`SessionError::Events`] when the journal is not running.
+    pub async fn event_page(&self, after: u64, limit: usize) -> Result<Option<Page<Entry<Event>>>, SessionError> {
+        let session = self.shared.scope.root_session.clone();
+        Ok(self.shared.kernel.journal.page(session, after, limit).await?)
+    }
+
+    /// The events of this session and its child sessions after this sequence: those that are retained, then those
+    /// that come, without loss or repetition; what is gone is told.
+    ///
+    /// # Errors
+    /// [`SessionError::Events`] when the journal is not running.
+    pub async fn tail(&self, after: u64) -> Result<Tail<Event>, SessionError> {
+        Ok(Tail::follow(&self.shared.kernel.journal, self.shared.scope.root_session.clone(), after).await?)
     }
 
     /// The names of all tools, hidden ones too, sorted.
@@ -384,7 +406,7 @@ impl Session {
     /// # Errors
     /// [`SessionError::Budget`].
     pub async fn budget(&self) -> Result<AccountStatus, SessionError> {
-        Ok(self.shared.kernel.ledger.status(self.shared.scope.account.clone()).await?)
+        Ok(self.shared.kernel.ledger.status(self.shared.scope.account.id().clone()).await?)
     }
 
     /// Cancels everything in the session and waits until all of it has ended.
@@ -545,7 +567,7 @@ struct Life {
 async fn live(
     life: Life,
     node: NodeHandle,
-    mut requests: mpsc::Receiver<RunRequest>,
+    mut requests: mpsc::Receiver<Box<RunRequest>>,
     opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
 ) {
     let (kernel, scope) = (&life.kernel, &life.scope);
@@ -574,7 +596,7 @@ async fn live(
     node.children_settled().await;
     // Parts that are gone have nothing left to close.
     let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
-    drop(kernel.ledger.close_account(scope.account.clone()).await);
+    drop(kernel.ledger.close_account(scope.account.id().clone()).await);
     drop(kernel.write(scope, EventKind::SessionClosed).await);
     // Somebody may be saving: then the lock goes when that is done.
     if let Some(keeper) = life.keeper.and_then(Arc::into_inner) {
@@ -585,20 +607,20 @@ async fn live(
 /// Opens the session's account; what it used before, in another process, is used.
 async fn open_account(life: &Life) -> Result<(), LedgerError> {
     let (ledger, account) = (&life.kernel.ledger, &life.scope.account);
-    ledger.open_account(account.clone(), None, life.plan.budget).await?;
+    ledger.open_account(account).await?;
     let (calls, used) = life.facts.look(|state| (state.calls, state.usage_so_far()));
     let used =
         Amount { calls, input_tokens: used.input_tokens, output_tokens: used.output_tokens, ..Amount::default() };
     if used != Amount::default() {
-        ledger.reserve(account.clone(), used).await?.settle(used);
+        ledger.reserve(account, used).await?.settle(used);
     }
     Ok(())
 }
 
 /// One run as a child of the session.
-async fn answer(life: &Life, node: &NodeHandle, request: RunRequest) {
+async fn answer(life: &Life, node: &NodeHandle, request: Box<RunRequest>) {
     let (kernel, scope, plan) = (&life.kernel, &life.scope, &life.plan);
-    let RunRequest { run, prompt, mut reply, cancel, listed } = request;
+    let RunRequest { run, prompt, mut reply, cancel, listed } = *request;
     if reply.is_closed() {
         return;
     }
@@ -611,7 +633,7 @@ async fn answer(life: &Life, node: &NodeHandle, request: RunRequest) {
     let run_plan = RunPlan {
         run: run.clone(),
         model: Arc::clone(&plan.model),
-        agent: plan.agent.clone(),
+        agent: Arc::clone(&plan.agent),
         limits: plan.limits.clone(),
     };
     if let Err(error) = begin(life, &run_plan, prompt).await {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use toolwarden_actors::accounts::ReservationId;
 use toolwarden_actors::circuit_breaker::CallHealth;
-use toolwarden_actors::lease::{Home, Lease};
+use toolwarden_actors::lease::{Afterwards, Home, Lease};
 use toolwarden_actors::node::{BodyEnd, Ending, NodeEvent, NodeId};
 use toolwarden_actors::open_questions::{Answer, AskId, Question, Reply};
 use toolwarden_actors::permit_pool::{Message as PoolMessage, Shed};
@@ -208,7 +208,7 @@ pub struct SlotHome {
 impl Home for SlotHome {
     type Word = CallHealth;
 
-    fn take_back(self, word: Option<CallHealth>) {
+    fn take_back(self, word: Option<CallHealth>, _then: Afterwards) {
         self.homecoming.push(Returned::Slot(self.ticket, self.life, word.unwrap_or_default()));
     }
 }
@@ -225,7 +225,7 @@ pub struct ReservationHome {
 impl Home for ReservationHome {
     type Word = u64;
 
-    fn take_back(self, word: Option<u64>) {
+    fn take_back(self, word: Option<u64>, _then: Afterwards) {
         self.homecoming.push(Returned::Reservation(self.reservation, word));
     }
 }

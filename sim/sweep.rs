@@ -147,3 +147,15 @@ fn a_bad_run_shrinks_to_the_choices_that_matter() {
         assert_eq!(go(DEEP, Choices::from_list(shrunk.choices), &mut Untouched).violation, None);
     }
 }
+
+/// What the sweep found once, kept as the choices that showed it; `FOUND.md` tells what each was.
+#[test]
+fn what_was_found_stays_fixed() {
+    let late_lease = [
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 5, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 11, 13, 0, 0, 11, 6, 6,
+    ];
+    let run = go(WIDE, Choices::from_list(late_lease.to_vec()), &mut Untouched);
+    assert_eq!(run.violation, None);
+}

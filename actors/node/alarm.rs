@@ -1,13 +1,14 @@
 //! Alarms: the timers of all nodes of a tree, kept by one task.
 //!
 //! A node sets a timer with every cancel and every limit, and nearly always ends before it runs out. A task for each
-//! would cost more than the rest of the cancel; here setting a timer and taking it back are an insert and a remove.
-//! What must stay true: an alarm that was taken back never rings, and when none is set no task and no timer is left,
-//! so that a paused clock has nothing to jump to.
+//! would cost more than the rest of the cancel; here setting a timer and taking it back are an insert and a remove,
+//! and wake nobody: the task finds out when the moment comes that it sleeps to.
+//! What must stay true: an alarm that was taken back never rings, and what its call held is gone at once; the task
+//! ends with the tree, and before that when it wakes to find no alarm set.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -22,8 +23,8 @@ pub(super) struct Alarms {
 #[derive(Default)]
 struct Shared {
     armed: Mutex<Armed>,
-    /// The first moment is another one than before.
-    changed: Notify,
+    /// There is a moment before the one that the task sleeps to, or there are no alarms any more.
+    changed: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -31,8 +32,8 @@ struct Armed {
     next_number: u64,
     /// By their moments, and of one moment in the order they were set.
     calls: BTreeMap<Key, Call>,
-    /// Whether the task is there that waits for the first of them.
-    is_watched: bool,
+    /// Until when the task sleeps; none when there is no task.
+    sleeps_to: Option<Instant>,
 }
 
 type Key = (Instant, u64);
@@ -49,13 +50,17 @@ impl Alarms {
     /// Calls `call` after this span, on the task of the alarms: it must be short.
     pub(super) fn set(&self, span: Duration, call: impl FnOnce() + Send + 'static) -> Alarm {
         let mut armed = self.shared.lock();
-        let key = (Instant::now() + span, armed.next_number);
+        let at = Instant::now() + span;
+        let key = (at, armed.next_number);
         armed.next_number += 1;
         armed.calls.insert(key, Box::new(call));
-        if !std::mem::replace(&mut armed.is_watched, true) {
-            tokio::spawn(watch(Arc::clone(&self.shared)));
-        } else if armed.is_first(key) {
-            self.shared.changed.notify_one();
+        match armed.sleeps_to {
+            None => {
+                armed.sleeps_to = Some(at);
+                tokio::spawn(watch(Arc::downgrade(&self.shared), Arc::clone(&self.shared.changed)));
+            }
+            Some(sleeps_to) if at < sleeps_to => self.shared.changed.notify_one(),
+            Some(_) => {}
         }
         drop(armed);
         Alarm { alarms: self.clone(), key }
@@ -64,21 +69,9 @@ impl Alarms {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        let mut armed = self.alarms.shared.lock();
-        let was_first = armed.is_first(self.key);
-        let call = armed.calls.remove(&self.key);
-        if was_first {
-            self.alarms.shared.changed.notify_one();
-        }
-        drop(armed);
+        let call = self.alarms.shared.lock().calls.remove(&self.key);
         // What the call holds may have an end of its own: not under the lock.
         drop(call);
-    }
-}
-
-impl Armed {
-    fn is_first(&self, key: Key) -> bool {
-        self.calls.first_key_value().is_some_and(|(first, _)| *first == key)
     }
 }
 
@@ -91,22 +84,32 @@ impl Shared {
     fn take_due(&self) -> Option<Result<Call, Instant>> {
         let mut armed = self.lock();
         let Some(first) = armed.calls.first_entry() else {
-            armed.is_watched = false;
+            armed.sleeps_to = None;
             return None;
         };
         let at = first.key().0;
-        Some(if at <= Instant::now() { Ok(first.remove()) } else { Err(at) })
+        if at <= Instant::now() {
+            return Some(Ok(first.remove()));
+        }
+        armed.sleeps_to = Some(at);
+        Some(Err(at))
     }
 }
 
-/// Rings the alarms until none is set.
-async fn watch(shared: Arc<Shared>) {
-    while let Some(due) = shared.take_due() {
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.changed.notify_one();
+    }
+}
+
+/// Rings the alarms until none is set. Holds them only while it looks at them.
+async fn watch(alarms: Weak<Shared>, changed: Arc<Notify>) {
+    while let Some(due) = alarms.upgrade().and_then(|shared| shared.take_due()) {
         match due {
             Ok(call) => call(),
             Err(at) => tokio::select! {
                 biased;
-                () = shared.changed.notified() => {}
+                () = changed.notified() => {}
                 () = tokio::time::sleep_until(at) => {}
             },
         }
@@ -137,7 +140,7 @@ mod tests {
 
     async fn idle(alarms: &Alarms) {
         for _ in 0..100 {
-            if !alarms.shared.lock().is_watched {
+            if alarms.shared.lock().sleeps_to.is_none() {
                 return;
             }
             tokio::task::yield_now().await;
@@ -162,17 +165,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_is_taken_back_never_rings_and_holds_no_timer() {
+    async fn one_that_is_taken_back_never_rings_and_holds_nothing() {
         let (rung, mut rings) = mpsc::channel(8);
         let (alarms, began_at) = (Alarms::default(), Instant::now());
-        let early = set(&alarms, 2, "early", &rung);
         let late = set(&alarms, 9, "late", &rung);
         tokio::task::yield_now().await;
-        drop(early);
-        drop(late);
-        idle(&alarms).await;
-        assert_eq!(began_at.elapsed(), Duration::ZERO, "no time passed on a clock that only timers move");
-        drop(rung);
+        let early = set(&alarms, 2, "early", &rung);
+        drop((early, late, rung));
         assert_eq!(rings.recv().await, None, "what the calls held is gone");
+        assert_eq!(began_at.elapsed(), Duration::ZERO, "and at once");
+        tokio::time::sleep(SECOND * 9).await;
+        idle(&alarms).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_task_ends_with_the_alarms() {
+        let (rung, _rings) = mpsc::channel(8);
+        let alarms = Alarms::default();
+        let runtime = tokio::runtime::Handle::current();
+        let tasks = || runtime.metrics().num_alive_tasks();
+        let set = set(&alarms, 9, "never", &rung);
+        tokio::task::yield_now().await;
+        assert_eq!(tasks(), 1);
+        drop((set, alarms));
+        while tasks() > 0 {
+            tokio::task::yield_now().await;
+        }
     }
 }

@@ -224,7 +224,7 @@ async fn a_caller_that_goes_away_cancels_what_it_waited_for() {
 async fn a_body_that_never_returns_is_dropped_after_its_grace() {
     let (tree, root, cell) = root().await;
     let waiter = root.spawn(SPEC, |child| async move {
-        child.limit(Duration::from_millis(10));
+        let _limit = child.limit(Duration::from_millis(10));
         std::future::pending::<()>().await;
     });
     let began_at = tokio::time::Instant::now();

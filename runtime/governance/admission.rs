@@ -26,8 +26,14 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// Waits for a slot.
-    pub(crate) async fn wait(budgeted: Budgeted, scope: &Scope, lanes: &Lanes, cancel: &Cancellation) -> Passed<Self> {
+    /// Waits for a slot; `before_long` is called first when that may take long.
+    pub(crate) async fn wait(
+        budgeted: Budgeted,
+        scope: &Scope,
+        lanes: &Lanes,
+        cancel: &Cancellation,
+        before_long: impl FnOnce(),
+    ) -> Passed<Self> {
         let spec = budgeted.entry().tool.spec();
         if spec.needs.nests() {
             let (passage, entry, reservation) = budgeted.into_parts();
@@ -37,6 +43,9 @@ impl Admitted {
         let Some(bulkhead) = lanes.get(&lane) else {
             return budgeted.stop(Refusal::NotRunning { tool, part: "the lane of this tool" });
         };
+        if bulkhead.is_full() {
+            before_long();
+        }
         let holder = Holder { session: scope.root_session.clone(), invocation: budgeted.passage().id.clone() };
         match bulkhead.acquire(holder, cancel).await {
             Ok(permit) => {

@@ -33,7 +33,7 @@ impl Budgeted {
             Amount { calls: 1, cost_microusd: cost.microusd, output_bytes: cost.output_bytes, ..Amount::default() };
         let (passage, entry) = confirmed.into_parts();
         let tool = passage.tool.clone();
-        match ledger.reserve(scope.account.clone(), amount).await {
+        match ledger.reserve(&scope.account, amount).await {
             Ok(reservation) => {
                 for mark in reservation.thresholds() {
                     tell(EventKind::BudgetThresholdHit {
@@ -63,7 +63,7 @@ impl Budgeted {
             }
             Err(LedgerError::NotRunning(_)) => passage.stop(Refusal::NotRunning { tool, part: "the budget ledger" }),
             Err(other) => {
-                tracing::warn!(%tool, account = %scope.account, error = %other, "a budget could not be charged");
+                tracing::warn!(%tool, account = %scope.account.id(), error = %other, "a budget could not be charged");
                 passage.stop(Refusal::Budget { tool, resource: other.to_string(), consumed: 0, limit: 0 })
             }
         }

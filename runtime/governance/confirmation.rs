@@ -69,7 +69,8 @@ impl Confirmed {
             Confirming::Park => Patience::Park,
         };
         let mut asker = Asker { scope, confirmations, cancel, tell, patience, entry: &entry };
-        match asker.settle(&passage, reason).await {
+        // Boxed: a call that nobody is asked about keeps no room for a question.
+        match Box::pin(asker.settle(&passage, reason)).await {
             Ok(()) => Ok(Self { passage, entry }),
             Err(refusal) => passage.stop(refusal),
         }

@@ -5,7 +5,7 @@
 //! case, is returned as it came, and costs a few scans at the speed of memory: an expression is run only where a
 //! word stands that each of its matches holds.
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::packed;
 use memchr::memmem;
 use regex::Regex;
 use serde_json::{Map, Value};
@@ -43,8 +43,9 @@ pub struct Sanitiser {
     secrets: Vec<memmem::Finder<'static>>,
     credentials_word: memmem::Finder<'static>,
     credentials: Regex,
-    // None when a host has patterns of its own: nobody knows the words that those hold.
-    shape_words: Option<AhoCorasick>,
+    // None when a host has patterns of its own, for nobody knows the words that those hold, and on machines without
+    // the instructions for such a search.
+    shape_words: Option<packed::Searcher>,
     shapes: Regex,
 }
 
@@ -60,9 +61,6 @@ pub enum SanitiserError {
     /// A pattern is no regular expression.
     #[error("not a usable pattern: {0}")]
     Pattern(#[from] regex::Error),
-    /// The words of the built-in shapes cannot be searched for.
-    #[error("the search for secrets cannot be built: {0}")]
-    Words(#[from] aho_corasick::BuildError),
 }
 
 impl Sanitiser {
@@ -81,7 +79,7 @@ impl Sanitiser {
         let shapes: Vec<String> =
             builtin.chain(patterns.iter().map(String::as_str)).map(|shape| format!("(?:{shape})")).collect();
         let shape_words = match patterns {
-            [] => Some(AhoCorasick::new(SECRET_SHAPES.iter().flat_map(|(words, _)| *words))?),
+            [] => packed::Searcher::new(SECRET_SHAPES.iter().flat_map(|(words, _)| *words)),
             _ => None,
         };
         let mut secrets = secrets;
@@ -133,7 +131,7 @@ impl Sanitiser {
     }
 
     fn may_hold_a_shape(&self, text: &str) -> bool {
-        self.shape_words.as_ref().is_none_or(|words| words.is_match(text))
+        self.shape_words.as_ref().is_none_or(|words| words.find(text).is_some())
     }
 }
 

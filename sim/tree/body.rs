@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::fan_out::{Effect as FanEffect, Event as FanEvent, FanOut};
 use toolwarden_actors::lease::Lease;
-use toolwarden_actors::node::{BodyEnd, Ending, NodeEvent, NodeId, NodeKind};
+use toolwarden_actors::node::{BodyEnd, Ending, NodeId, NodeKind};
 use toolwarden_actors::open_questions::{Answer, AskId};
 use toolwarden_actors::permit_pool::Message as PoolMessage;
 use toolwarden_actors::waiting_line::Ticket;
@@ -40,6 +40,8 @@ pub(super) struct Body {
     aborted: bool,
     slots: Vec<Lease<SlotHome>>,
     reservations: Vec<(Lease<ReservationHome>, u64)>,
+    /// Its debts were paid for it: what is lent to it now goes home at once.
+    paid_for: bool,
     /// Calls to use from the reservation that was asked for.
     to_use: u64,
     waiters: BTreeSet<NodeId>,
@@ -100,6 +102,7 @@ impl Body {
             closing: false,
             aborted: false,
             slots: Vec::new(),
+            paid_for: false,
             reservations: Vec::new(),
             to_use: 0,
             waiters: BTreeSet::new(),
@@ -115,6 +118,7 @@ impl Body {
     pub(super) fn pay_debts(&mut self) {
         self.slots.clear();
         self.reservations.clear();
+        self.paid_for = true;
     }
 
     fn spins(&self) -> bool {
@@ -182,6 +186,7 @@ impl World<'_> {
                     return false;
                 }
                 match answer {
+                    Ok(_) if body.paid_for => body.give_up(),
                     Ok(slot) => body.slots.push(slot),
                     Err(_) => body.give_up(),
                 }
@@ -192,6 +197,7 @@ impl World<'_> {
                     return false;
                 }
                 match reservation {
+                    Some(_) if body.paid_for => body.give_up(),
                     Some(reservation) => body.reservations.push((reservation, body.to_use)),
                     None => body.give_up(),
                 }
@@ -312,7 +318,7 @@ impl World<'_> {
             Act::Hang => Flow::Waits(Wait::Ever),
             Act::Panic => Flow::Over(BodyEnd::Panicked("the script says so".to_owned())),
             Act::Limit(span) => {
-                self.send(Address::Node(id), Message::Event(NodeEvent::Limit(span)));
+                self.limit(id, span);
                 Flow::On
             }
             Act::OpenAccount => {

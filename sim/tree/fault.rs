@@ -31,7 +31,7 @@ impl World<'_> {
             }
             2 => self.strike(node, NodeEvent::Kill(CancelReason::Requested)),
             3 => self.strike_from_above(node),
-            4 => self.strike(node, NodeEvent::Limit(Duration::from_millis(3))),
+            4 => self.limit(node, Duration::from_millis(3)),
             5 => self.crash(node),
             6 => self.lane_fails(),
             _ => {

@@ -149,6 +149,12 @@ impl World<'_> {
         }
     }
 
+    /// Limits a node's life from now on, as its body does.
+    pub(super) fn limit(&mut self, id: NodeId, span: Duration) {
+        let timeout_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        self.arm(id, NodeTimer::Deadline { timeout_ms }, span);
+    }
+
     fn arm(&mut self, id: NodeId, timer: NodeTimer, span: Duration) {
         let address = self.timer();
         if let Some(node) = self.nodes.get_mut(&id) {

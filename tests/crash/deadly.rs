@@ -148,6 +148,10 @@ impl Store for Telling {
         self.inside.look(session)
     }
 
+    fn next_epoch(&self) -> Result<u64, StoreError> {
+        self.inside.next_epoch()
+    }
+
     fn sessions(&self) -> Result<Vec<SessionId>, StoreError> {
         self.inside.sessions()
     }

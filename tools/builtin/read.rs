@@ -239,7 +239,7 @@ async fn lines(ctx: &ToolContext, path: WorkspacePath, file: Box<dyn OpenFile>, 
             found.digest = digest_again(files.as_ref(), &path, file.as_mut(), stop)?;
         }
         if let Some(digest) = &found.digest
-            && let Ok(canonical) = files.canonical(&path)
+            && let Some(canonical) = file.canonical().cloned().or_else(|| files.canonical(&path).ok())
         {
             seen.record(canonical, digest.clone());
         }

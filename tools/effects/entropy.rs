@@ -1,5 +1,12 @@
 //! Randomness, used for nothing but ids: no decision may depend on it.
 
+use std::cell::RefCell;
+
+/// How many random bytes a thread asks the operating system for at a time: an id a call would be a system call a call.
+const BLOCK_BYTES: usize = 1024;
+/// Bytes of a number.
+const NUMBER_BYTES: usize = 16;
+
 /// A source of random numbers.
 pub trait Entropy: Send + Sync {
     /// 128 random bits.
@@ -11,13 +18,59 @@ pub trait Entropy: Send + Sync {
 pub struct SystemEntropy;
 
 impl Entropy for SystemEntropy {
-    #[expect(clippy::disallowed_methods, reason = "the real side of the entropy port")]
+    /// # Panics
+    /// When the operating system has no randomness to give: nothing unique can be made then.
     fn random_u128(&self) -> u128 {
-        uuid::Uuid::new_v4().as_u128()
+        BLOCK.with_borrow_mut(|block| {
+            if block.at == BLOCK_BYTES {
+                fill(&mut block.bytes);
+                block.at = 0;
+            }
+            let mut number = [0; NUMBER_BYTES];
+            number.copy_from_slice(&block.bytes[block.at..block.at + NUMBER_BYTES]);
+            block.at += NUMBER_BYTES;
+            u128::from_ne_bytes(number)
+        })
+    }
+}
+
+/// Random bytes of this thread that were not handed out yet.
+struct Block {
+    bytes: [u8; BLOCK_BYTES],
+    at: usize,
+}
+
+thread_local! {
+    static BLOCK: RefCell<Block> = const { RefCell::new(Block { bytes: [0; BLOCK_BYTES], at: BLOCK_BYTES }) };
+}
+
+#[expect(
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "the real side of the entropy port; without entropy no id is unique"
+)]
+fn fill(bytes: &mut [u8]) {
+    if let Err(error) = getrandom::fill(bytes) {
+        panic!("the operating system gives no random bytes: {error}");
     }
 }
 
 /// A random id as 32 hex digits.
 pub fn hex_id(entropy: &dyn Entropy) -> String {
     format!("{:032x}", entropy.random_u128())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{Entropy as _, SystemEntropy};
+
+    #[test]
+    fn numbers_of_all_threads_differ() {
+        let numbers = || (0..200).map(|_| SystemEntropy.random_u128()).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(numbers)).collect();
+        let all: BTreeSet<u128> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(all.len(), 800);
+    }
 }

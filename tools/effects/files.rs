@@ -58,6 +58,11 @@ pub trait Files: Send + Sync {
 pub trait OpenFile: Read + Seek + Send {
     /// What it was when it was opened.
     fn stat(&self) -> &FileStat;
+
+    /// The path without links that it was opened by, where the provider knows it; else [`Files::canonical`] tells.
+    fn canonical(&self) -> Option<&WorkspacePath> {
+        None
+    }
 }
 
 /// What to do with a link at the end of a path.

@@ -73,6 +73,13 @@ pub trait Store: Send + Sync {
     /// Whatever the medium says.
     fn sessions(&self) -> Result<Vec<SessionId>, StoreError>;
 
+    /// A number that this store never gave before, one more each time: what a process numbers begins with it, so that
+    /// no number is given twice over all processes.
+    ///
+    /// # Errors
+    /// Whatever the medium says.
+    fn next_epoch(&self) -> Result<u64, StoreError>;
+
     /// Whether calls wait for a medium.
     fn blocks(&self) -> bool {
         true

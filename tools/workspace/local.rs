@@ -142,7 +142,7 @@ impl Files for LocalFiles {
             };
             let stat = rustix::fs::fstat(&fd).map_err(fail)?;
             if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
-                return Ok(Box::new(LocalFile { file: File::from(fd), stat: stat_of(&stat) }));
+                return Ok(Box::new(LocalFile { file: File::from(fd), stat: stat_of(&stat), canonical: plain }));
             }
         }
         Err(fail(Errno::LOOP))
@@ -208,6 +208,7 @@ fn entries_of(folder: OwnedFd, path: &WorkspacePath) -> std::io::Result<Vec<Fold
 struct LocalFile {
     file: File,
     stat: FileStat,
+    canonical: WorkspacePath,
 }
 
 impl Read for LocalFile {
@@ -225,6 +226,10 @@ impl Seek for LocalFile {
 impl OpenFile for LocalFile {
     fn stat(&self) -> &FileStat {
         &self.stat
+    }
+
+    fn canonical(&self) -> Option<&WorkspacePath> {
+        Some(&self.canonical)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use dashmap::DashMap;
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -21,11 +21,21 @@ pub const SEEN_FILES_MAX: usize = 65_536;
 /// How many queues the paths of a session share.
 const QUEUES: usize = 64;
 
+/// Into how many parts the map is split: few, for every session has one.
+const SHARDS: usize = 4;
+
 /// Digests of the files that one session has read or written, by canonical path.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SeenFiles {
     digests: DashMap<WorkspacePath, Digest>,
-    queues: Queues,
+    /// Made for the first change: most sessions only read.
+    queues: OnceLock<Queues>,
+}
+
+impl Default for SeenFiles {
+    fn default() -> Self {
+        Self { digests: DashMap::with_shard_amount(SHARDS), queues: OnceLock::new() }
+    }
 }
 
 /// The right to change some paths; others wait until it is dropped.
@@ -53,8 +63,9 @@ impl SeenFiles {
         // In the order of the queues, so that two calls never hold what the other waits for.
         let wanted: BTreeSet<usize> = paths.iter().map(queue_of).collect();
         let mut held = Vec::with_capacity(wanted.len());
+        let queues = self.queues.get_or_init(Queues::default);
         for queue in wanted {
-            held.push(Arc::clone(&self.queues.0[queue]).lock_owned().await);
+            held.push(Arc::clone(&queues.0[queue]).lock_owned().await);
         }
         Turn { _held: held }
     }

@@ -44,11 +44,11 @@ pub struct Execution {
 }
 
 /// The outcome of the batch.
-pub fn outcome(calls: Vec<Ended<'_>>, execution: &Execution) -> ToolOutcome {
+pub fn outcome(mut calls: Vec<Ended<'_>>, execution: &Execution) -> ToolOutcome {
     let total = calls.len();
     let failed: Vec<usize> = (0..total).filter(|index| !calls[*index].outcome.is_success()).collect();
     let output = text(&calls, &failed, execution);
-    let metadata = metadata(&calls, &failed, execution);
+    let metadata = metadata(&mut calls, &failed, execution);
     let trust = calls.iter().map(|call| call.outcome.trust).max_by_key(|trust| distance(*trust)).unwrap_or_default();
     let error = match &execution.stopped {
         Some(reason) => ToolOutcome::ended_early("batch", reason).error,
@@ -117,7 +117,8 @@ fn one_line(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn metadata(calls: &[Ended<'_>], failed: &[usize], execution: &Execution) -> Map<String, Value> {
+/// Takes the calls' own metadata.
+fn metadata(calls: &mut [Ended<'_>], failed: &[usize], execution: &Execution) -> Map<String, Value> {
     let (total, failures) = (calls.len(), failed.len());
     let status = match failures {
         0 => "complete",
@@ -132,7 +133,8 @@ fn metadata(calls: &[Ended<'_>], failed: &[usize], execution: &Execution) -> Map
         (false, true) => "parallel",
         (false, false) => "serial",
     };
-    let results: Vec<Value> = calls.iter().enumerate().map(|(index, call)| entry(index, call)).collect();
+    let binding_errors = binding_errors(calls);
+    let results: Vec<Value> = calls.iter_mut().enumerate().map(|(index, call)| entry(index, call)).collect();
     let mut facts = Map::new();
     let mut put = |key: &str, value: Value| facts.insert(key.to_owned(), value);
     put("status", json!(status));
@@ -145,13 +147,13 @@ fn metadata(calls: &[Ended<'_>], failed: &[usize], execution: &Execution) -> Map
     put("success_count", json!(total - failures));
     put("failure_count", json!(failures));
     put("failed_indices", json!(failed));
-    put("binding_errors", binding_errors(calls));
+    put("binding_errors", binding_errors);
     put("results", Value::Array(results));
     facts
 }
 
-fn entry(index: usize, call: &Ended<'_>) -> Value {
-    json!({
+fn entry(index: usize, call: &mut Ended<'_>) -> Value {
+    let mut entry = json!({
         "index": index,
         "step": call.step,
         "id": call.id,
@@ -160,8 +162,10 @@ fn entry(index: usize, call: &Ended<'_>) -> Value {
         "exit_code": call.outcome.exit_code,
         "output_bytes": call.outcome.output.len(),
         "error_kind": call.outcome.error,
-        "metadata": compacted(&call.outcome.metadata),
-    })
+    });
+    // Moved, not written into the macro, which would copy it.
+    entry["metadata"] = compacted(std::mem::take(&mut call.outcome.metadata));
+    entry
 }
 
 /// The results that have an id but cannot be referred to in full.
@@ -176,10 +180,10 @@ fn binding_errors(calls: &[Ended<'_>]) -> Value {
 }
 
 /// Metadata as it is when it is small; else its small entries, first come first kept.
-fn compacted(metadata: &Map<String, Value>) -> Value {
-    let original_bytes = json_bytes(metadata);
+fn compacted(metadata: Map<String, Value>) -> Value {
+    let original_bytes = json_bytes(&metadata);
     if original_bytes <= CHILD_METADATA_BYTES_MAX {
-        return Value::Object(metadata.clone());
+        return Value::Object(metadata);
     }
     let mut kept = Map::new();
     kept.insert("truncated".into(), json!(true));
@@ -187,11 +191,11 @@ fn compacted(metadata: &Map<String, Value>) -> Value {
     let mut bytes = json_bytes(&kept);
     for (key, value) in metadata {
         // With its quotes, colon and comma.
-        let entry_bytes = json!(key).to_string().len() + value.to_string().len() + 2;
+        let entry_bytes = json_bytes(&key) + json_bytes(&value) + 2;
         let room = bytes + entry_bytes <= CHILD_METADATA_BYTES_MAX;
-        if entry_bytes <= KEPT_ENTRY_BYTES_MAX && room && !kept.contains_key(key) {
+        if entry_bytes <= KEPT_ENTRY_BYTES_MAX && room && !kept.contains_key(&key) {
             bytes += entry_bytes;
-            kept.insert(key.clone(), value.clone());
+            kept.insert(key, value);
         }
     }
     Value::Object(kept)
@@ -269,7 +273,7 @@ mod tests {
             .with("before", "y".repeat(5_000))
             .with("range", json!({"next_offset": 3}))
             .with("truncated", "mine");
-        let short = compacted(&large.metadata);
+        let short = compacted(large.metadata.clone());
         assert_eq!(short["truncated"], true);
         assert_eq!(short["range"]["next_offset"], 3);
         assert!(short["original_bytes"].as_u64().unwrap() > 5_000 && short.get("before").is_none());

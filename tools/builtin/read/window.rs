@@ -3,7 +3,6 @@
 //! One pass through one buffer: lines before the window are counted, those in it are kept up to a length, and
 //! behind it reading stops unless the whole is wanted for its digest. Lines end at LF alone, whatever Unicode says.
 
-use std::fmt::Write as _;
 use std::io::{self, Read};
 
 use thiserror::Error;
@@ -19,6 +18,10 @@ pub(super) const BUFFER_BYTES: usize = 256 * 1024;
 pub(super) const LINE_BYTES_MAX: usize = 2000;
 /// Bytes read of a file that makes its content on the fly and so has no size.
 pub(super) const UNSIZED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Least width of a line's number.
+const NUMBER_WIDTH: usize = 6;
+/// Digits of the largest number.
+const NUMBER_DIGITS_MAX: usize = 20;
 /// Start of a file in which a NUL makes it binary although the line with it is only skipped.
 const BINARY_PROBE_BYTES: usize = 8 * 1024;
 /// Most numbers of cut lines that are remembered.
@@ -316,7 +319,7 @@ impl Scan {
         let cut = line_bytes > LINE_BYTES_MAX as u64;
         let shown_bytes = usize::try_from(line_bytes).map_or(LINE_BYTES_MAX, |bytes| bytes.min(LINE_BYTES_MAX));
         let before = self.text.len();
-        let _ = write!(self.text, "{:>6}\t", self.line + 1);
+        push_number(&mut self.text, self.line + 1);
         self.replaced |= push_text(&mut self.text, &self.held[..shown_bytes], cut);
         self.text.push('\n');
         if self.text.len() > self.wanted.text_bytes_max {
@@ -361,6 +364,24 @@ impl Scan {
     }
 }
 
+/// Adds a line's number, at least [`NUMBER_WIDTH`] wide, and a tab. By hand, because formatting it took longer than
+/// reading the line.
+fn push_number(text: &mut String, number: u64) {
+    let mut digits = [b' '; NUMBER_DIGITS_MAX];
+    let (mut at, mut rest) = (digits.len(), number);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let from = at.min(digits.len() - NUMBER_WIDTH);
+    text.extend(digits[from..].iter().map(|digit| char::from(*digit)));
+    text.push('\t');
+}
+
 /// Adds bytes as text, at most [`LINE_BYTES_MAX`]; when they were `cut`, a part of a character at their end is left
 /// out. Returns whether something had to be replaced.
 fn push_text(text: &mut String, bytes: &[u8], cut: bool) -> bool {
@@ -402,6 +423,15 @@ mod tests {
 
     fn window(bytes: &[u8], wanted: Wanted) -> Result<Window, WindowError> {
         Window::read(&mut Cursor::new(bytes), bytes.len() as u64, wanted, &stop())
+    }
+
+    #[test]
+    fn numbers_are_as_wide_as_if_formatted() {
+        for number in [0, 7, 42, 99_999, 100_000, 999_999, 1_000_000, u64::MAX] {
+            let mut text = String::new();
+            super::push_number(&mut text, number);
+            assert_eq!(text, format!("{number:>6}\t"));
+        }
     }
 
     // Case C061: LF alone ends a line; CR before it is not shown, a lone CR is.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! format                   which version this is
+//! epoch                    how many processes have numbered events here
 //! lock                     held while a session is made, or what a dead process left is put right
 //! sessions/ID/facts.log    records, one a fact
 //! sessions/ID/snapshot     the last generation, replaced by renaming
@@ -565,6 +566,19 @@ impl Store for DirectoryStore {
         }
         names.sort();
         Ok(names)
+    }
+
+    fn next_epoch(&self) -> Result<u64, StoreError> {
+        let _alone = self.alone()?;
+        let path = self.root.join("epoch");
+        let text = read_bounded(&path, HOLDER_BYTES_MAX)?.unwrap_or_else(|| b"0".to_vec());
+        let last: Option<u64> = String::from_utf8_lossy(&text).trim().parse().ok();
+        let Some(last) = last else {
+            let error = io::Error::new(io::ErrorKind::InvalidData, "it holds no number");
+            return Err(fail("take", &path, &error));
+        };
+        self.replace(&path, format!("{}\n", last + 1).as_bytes())?;
+        Ok(last + 1)
     }
 
     fn blocks(&self) -> bool {

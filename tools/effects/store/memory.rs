@@ -1,6 +1,7 @@
 //! A store that forgets with its process: for tests, and for sessions that are resumed within one process.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::effects::store::record::{Recovered, encode, scan};
@@ -11,6 +12,7 @@ use crate::ids::SessionId;
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     sessions: Mutex<BTreeMap<SessionId, Kept>>,
+    epoch: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +110,10 @@ impl Store for MemoryStore {
 
     fn sessions(&self) -> Result<Vec<SessionId>, StoreError> {
         Ok(MemoryStore::sessions(self).keys().cloned().collect())
+    }
+
+    fn next_epoch(&self) -> Result<u64, StoreError> {
+        Ok(self.epoch.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     fn blocks(&self) -> bool {

@@ -116,6 +116,7 @@ fn both_stores_keep_the_same_promises() {
         let found = store.look(&id("b")).unwrap();
         assert_eq!((found.log.first_sequence(), found.snapshot.as_deref()), (Some(8), Some(&b"snapshot of b"[..])));
         assert_eq!(store.sessions().unwrap(), [id("a"), id("b")]);
+        assert_eq!([store.next_epoch(), store.next_epoch()], [Ok(1), Ok(2)]);
         for bad in ["", "..", ".x", "a/b", "a\0", "\u{e9}", &"x".repeat(129)] {
             assert!(matches!(store.create(&id(bad), None, None), Err(StoreError::Name { .. })), "{bad:?}");
         }

@@ -27,6 +27,9 @@ pub(super) struct CommitLog {
     failed: bool,
 }
 
+/// Facts with their sequences, by session.
+type BySession = BTreeMap<SessionId, Vec<(u64, Vec<u8>)>>;
+
 /// The commit log of a process that is gone.
 pub(super) struct DeadLog {
     path: PathBuf,
@@ -94,9 +97,9 @@ impl CommitLog {
 
 impl DeadLog {
     /// Each session's facts, in order.
-    pub(super) fn records(&self) -> Result<BTreeMap<SessionId, Vec<(u64, Vec<u8>)>>, StoreError> {
+    pub(super) fn records(&self) -> Result<BySession, StoreError> {
         let bytes = read_bounded(&self.path, LOG_BYTES_MAX)?.unwrap_or_default();
-        let mut records: BTreeMap<SessionId, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
+        let mut records = BySession::new();
         // What is not whole at the end was never acknowledged.
         for (_, record) in scan(bytes).log.iter() {
             let Some((prefix, rest)) = record.split_at_checked(PREFIX_BYTES) else { continue };
