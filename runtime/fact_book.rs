@@ -154,7 +154,7 @@ impl FactBook {
     }
 
     /// Tells which call of the model an invocation will be; only a kept book needs to know.
-    pub fn expect(&self, invocation: &InvocationId, expected: Expected) {
+    pub fn announce(&self, invocation: &InvocationId, expected: Expected) {
         self.pages().expected.insert(invocation.clone(), expected);
     }
 

@@ -75,7 +75,7 @@ impl Reopened {
     /// What the session was opened with.
     pub(crate) fn settings(&self) -> Result<&Settings, ResumeError> {
         let blank = || ResumeError::Blank { session: self.hold.session.clone() };
-        self.found.state.settings.as_ref().ok_or_else(blank)
+        self.found.state.settings.as_deref().ok_or_else(blank)
     }
 
     /// Goes on with these settings: what was interrupted is settled, as a fact.
@@ -85,7 +85,7 @@ impl Reopened {
         clock: Arc<dyn Clock>,
     ) -> Result<(Keeper, Recovery), ResumeError> {
         let Found { state, recovery, log_from, .. } = self.found;
-        let changed = state.settings.as_ref() != Some(&settings);
+        let changed = state.settings.as_deref() != Some(&settings);
         let interruption = state.interruption();
         let facts = FactBook::kept(self.hold.session.clone(), state, self.log.clone(), clock);
         self.hold.is_ours = false;

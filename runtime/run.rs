@@ -358,7 +358,7 @@ impl Loop<'_> {
                 arguments: Digest::of_json(&arguments),
                 idempotent: self.capabilities(call).is_some_and(|could| could.idempotent),
             };
-            self.facts.expect(&id, expected);
+            self.facts.announce(&id, expected);
             ids.push(id.clone());
         }
         let call = ToolCall { tool: call.tool.clone(), arguments };

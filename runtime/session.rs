@@ -247,7 +247,7 @@ impl Session {
         let (under_way, last) =
             self.shared.facts.look(|state| (state.run.as_ref().map(|run| run.id.clone()), state.last.clone()));
         let Some(run) = under_way else {
-            return Ok(last.map(|ended| RunOutcome::of(ended, self.id())));
+            return Ok(last.map(|ended| RunOutcome::of(*ended, self.id())));
         };
         let answer = self.start_run(run, None)?;
         answer.await.map(Some).map_err(|_| SessionError::Closed)

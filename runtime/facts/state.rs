@@ -22,13 +22,13 @@ pub const CHILDREN_MAX: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct State {
     /// What it was opened with.
-    pub settings: Option<Settings>,
+    pub settings: Option<Box<Settings>>,
     /// The conversation; calls and results always in pairs.
     pub messages: Vec<Message>,
     /// The run under way.
-    pub run: Option<Run>,
+    pub run: Option<Box<Run>>,
     /// How the last run ended.
-    pub last: Option<EndedRun>,
+    pub last: Option<Box<EndedRun>>,
     /// What all runs that ended have used.
     pub usage: TokenUsage,
     /// Runs that ended.
@@ -242,7 +242,7 @@ impl State {
 
     fn take(&mut self, fact: Fact) -> Result<(), String> {
         match fact {
-            Fact::Opened(settings) => self.settings = Some(*settings),
+            Fact::Opened(settings) => self.settings = Some(settings),
             Fact::UserMessage { run, text, bounds } => self.begin(run, text, bounds)?,
             Fact::ModelTurn { turn, withheld } => {
                 let run = open_run(&mut self.run, "a model's turn")?;
@@ -294,7 +294,7 @@ impl State {
             return Err(format!("run {id} begins while run {} is under way", run.id));
         }
         self.messages.push(Message::User { text: text.clone() });
-        self.run = Some(Run {
+        self.run = Some(Box::new(Run {
             id,
             prompt: text,
             bounds,
@@ -307,7 +307,7 @@ impl State {
             open: None,
             steers: Vec::new(),
             verdict: None,
-        });
+        }));
         Ok(())
     }
 
@@ -353,8 +353,8 @@ impl State {
         run.hand_over_steers(&mut self.messages);
         self.usage = added(self.usage, run.usage);
         self.runs += 1;
-        let Run { id, turns, usage, source_anchors, .. } = run;
-        self.last = Some(EndedRun { id, status, text, usage, turns, source_anchors });
+        let Run { id, turns, usage, source_anchors, .. } = *run;
+        self.last = Some(Box::new(EndedRun { id, status, text, usage, turns, source_anchors }));
         Ok(())
     }
 }
@@ -519,8 +519,8 @@ impl Run {
     }
 }
 
-fn open_run<'a>(run: &'a mut Option<Run>, what: &str) -> Result<&'a mut Run, String> {
-    run.as_mut().ok_or_else(|| format!("{what} while no run is under way"))
+fn open_run<'a>(run: &'a mut Option<Box<Run>>, what: &str) -> Result<&'a mut Run, String> {
+    run.as_deref_mut().ok_or_else(|| format!("{what} while no run is under way"))
 }
 
 fn added(one: TokenUsage, other: TokenUsage) -> TokenUsage {

@@ -1,3 +1,5 @@
+//! The fold against a naive one, each step and each ending, and what is told of a fact that does not fit.
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use toolwarden_tools::cancellation::CancelReason;

@@ -1,3 +1,5 @@
+//! States out of snapshots and logs: all cuts between the two, forks, short logs, facts that cannot be read.
+
 use toolwarden_tools::effects::store::memory::MemoryStore;
 use toolwarden_tools::effects::store::record::Recovered;
 use toolwarden_tools::effects::store::{Append, Store, StoreError};

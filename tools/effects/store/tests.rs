@@ -1,3 +1,5 @@
+//! What every store promises, and what the one in a folder does when the disk, a hand or another process gets in its way.
+
 #![expect(clippy::disallowed_methods, reason = "tests prepare real files")]
 
 use std::fs::File;
