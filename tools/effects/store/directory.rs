@@ -74,7 +74,18 @@ struct Held {
     /// Whether something in the log is durable in the commit log alone.
     dirty: bool,
     broken: Option<String>,
-    _lock: File,
+    _lock: Lock,
+}
+
+/// A lock on an open file. It is given back by name: a command that this process starts at the same moment has its
+/// descriptors too, for as long as it has not become another program, and closing alone would leave it the lock.
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The lock goes with the last descriptor at the latest.
+        let _ = self.0.unlock();
+    }
 }
 
 impl DirectoryStore {
@@ -171,23 +182,24 @@ impl DirectoryStore {
     }
 
     /// Keeps other processes from making sessions and from putting things right meanwhile.
-    fn alone(&self) -> Result<File, StoreError> {
+    fn alone(&self) -> Result<Lock, StoreError> {
         let path = self.root.join("lock");
         let file = open_file(&path).map_err(|error| fail("open", &path, &error))?;
         file.lock().map_err(|error| fail("lock", &path, &error))?;
-        Ok(file)
+        Ok(Lock(file))
     }
 
     /// Takes the lock of a session's folder.
-    fn lock(&self, session: &SessionId, folder: &Path) -> Result<File, StoreError> {
+    fn lock(&self, session: &SessionId, folder: &Path) -> Result<Lock, StoreError> {
         let path = folder.join("lock");
         let mut file = open_file(&path).map_err(|error| fail("open", &path, &error))?;
         match file.try_lock() {
             Ok(()) => {
                 let words = format!("process {}\n", std::process::id());
                 let written = file.set_len(0).and_then(|()| file.write_all(words.as_bytes()));
+                let lock = Lock(file);
                 written.map_err(|error| fail("write", &path, &error))?;
-                Ok(file)
+                Ok(lock)
             }
             Err(TryLockError::WouldBlock) => {
                 let words = read_bounded(&path, HOLDER_BYTES_MAX)?.unwrap_or_default();
@@ -395,7 +407,7 @@ impl DirectoryStore {
         &self,
         session: &SessionId,
         folder: PathBuf,
-        lock: File,
+        lock: Lock,
         bytes: u64,
         next: Option<u64>,
     ) -> Result<(), StoreError> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::effects::store::directory::medium::Medium;
-use crate::effects::store::directory::{fail, open_file, read_bounded};
+use crate::effects::store::directory::{Lock, fail, open_file, read_bounded};
 use crate::effects::store::record::{encode, scan};
 use crate::effects::store::{Append, LOG_BYTES_MAX, StoreError};
 use crate::ids::SessionId;
@@ -33,7 +33,7 @@ type BySession = BTreeMap<SessionId, Vec<(u64, Vec<u8>)>>;
 /// The commit log of a process that is gone.
 pub(super) struct DeadLog {
     path: PathBuf,
-    _lock: File,
+    _lock: Lock,
 }
 
 impl CommitLog {
@@ -126,7 +126,7 @@ pub(super) fn left_by_the_dead(folder: &Path) -> Result<Vec<DeadLog>, StoreError
         // It may be gone by now: its owner is done with it.
         let Ok(file) = File::options().read(true).write(true).open(&path) else { continue };
         match file.try_lock() {
-            Ok(()) => dead.push(DeadLog { path, _lock: file }),
+            Ok(()) => dead.push(DeadLog { path, _lock: Lock(file) }),
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(fail("lock", &path, &error)),
         }
