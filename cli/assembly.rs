@@ -15,16 +15,20 @@ use toolwarden::resume::ResumeError;
 use toolwarden::run::RunLimits;
 use toolwarden::scope::Confirming;
 use toolwarden::session::{Session, SessionError};
-use toolwarden_tools::effects::processes::system::SystemProcesses;
+use toolwarden_tools::effects::processes::Processes;
+use toolwarden_tools::effects::processes::confinement::Confinement;
+use toolwarden_tools::effects::processes::containment::Unavailable;
 use toolwarden_tools::effects::store::StoreError;
 use toolwarden_tools::effects::store::directory::{DirectoryStore, Durability};
 use toolwarden_tools::ids::SessionId;
 
 use crate::attendant::{Attendance, Attendant, Killed};
 use crate::confirm::Asker;
+use crate::containment::Level;
 use crate::environment::{Environment, STORE_VARIABLE};
 use crate::events_file::{EventsFile, EventsFileError};
 use crate::input::{InputError, read_file};
+use crate::sandbox::SandboxArgs;
 use crate::stop_signal::StopSignals;
 use crate::terminal::Screen;
 
@@ -55,9 +59,16 @@ pub(crate) struct CallArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+
     /// Write every event to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) events: Option<PathBuf>,
+
+    /// How far commands are held; refused where that is not available [default: sub_reaper]
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub(crate) containment: Option<Level>,
 }
 
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
@@ -105,6 +116,10 @@ pub(crate) struct Plan<'a> {
     pub(crate) model: Option<Arc<dyn Model>>,
     pub(crate) runs: RunLimits,
     pub(crate) tool_timeout: Option<Duration>,
+    /// What the kernel keeps commands from.
+    pub(crate) sandbox: Confinement,
+    /// How far commands are held, if that was asked for.
+    pub(crate) containment: Option<Level>,
     /// Whether a person may be asked, where there is one.
     pub(crate) may_ask: bool,
     /// Where the session is kept, if it is.
@@ -130,6 +145,8 @@ impl<'a> Plan<'a> {
             model: None,
             runs: RunLimits::default(),
             tool_timeout: None,
+            sandbox: Confinement::default(),
+            containment: None,
             may_ask: false,
             store: None,
             resumes: None,
@@ -173,6 +190,14 @@ pub(crate) enum AssemblyError {
     /// The session's events cannot be read.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// Commands cannot be held as was asked for.
+    #[error("containment level {level} is not available here: {reason}. Choose another; toolwarden doctor shows them")]
+    Containment {
+        /// What was asked for.
+        level: &'static str,
+        /// Why not.
+        reason: Unavailable,
+    },
     /// The system gives no signal handlers.
     #[error("cannot listen to Ctrl-C: {0}")]
     Signals(std::io::Error),
@@ -182,8 +207,13 @@ impl AssemblyError {
     /// Whether the command line can be mended to make it work.
     pub(crate) fn is_usage(&self) -> bool {
         match self {
-            Self::Input(_) | Self::Policy(_) | Self::Model { .. } | Self::Script(_) | Self::Events(_) => true,
-            Self::NoStore => true,
+            Self::Input(_)
+            | Self::Policy(_)
+            | Self::Model { .. }
+            | Self::Script(_)
+            | Self::Events(_)
+            | Self::Containment { .. }
+            | Self::NoStore => true,
             Self::Store(error) => matches!(error, StoreError::Newer { .. }),
             Self::Resume(error) => match error {
                 ResumeError::Store(error) => matches!(
@@ -254,9 +284,6 @@ pub(crate) fn load_model(spec: &str) -> Result<Arc<dyn Model>, AssemblyError> {
     }
 }
 
-/// This program, also when its file has been replaced since it started.
-const OWN_PROGRAM: &str = "/proc/self/exe";
-
 /// A session with everything around it.
 pub(crate) struct Assembly {
     pub(crate) runtime: Runtime,
@@ -271,8 +298,12 @@ impl Assembly {
     /// [`AssemblyError`]; nothing runs then.
     pub(crate) async fn open(plan: Plan<'_>, with: &Surroundings) -> Result<Self, AssemblyError> {
         let signals = StopSignals::listen().map_err(AssemblyError::Signals)?;
+        let level = plan.containment.unwrap_or_default().as_str();
+        let refused = |reason| AssemblyError::Containment { level, reason };
+        // This program is its own shim: what leaves a command's group is found again.
+        let processes = Level::processes(plan.containment).await.map_err(refused)?;
         let events_file = plan.events.map(EventsFile::create).transpose()?;
-        let runtime = start_runtime(plan.store, events_file, with).await?;
+        let runtime = start_runtime(plan.store, events_file, Some(processes), with).await?;
         let opened = async {
             let (session, policy, asker) = open_session(plan, &runtime, with).await?;
             let events = session.events().await?;
@@ -312,14 +343,16 @@ impl Assembly {
 pub(crate) async fn start_runtime(
     store: Option<&Path>,
     events_file: Option<EventsFile>,
+    processes: Option<Arc<dyn Processes>>,
     with: &Surroundings,
 ) -> Result<Runtime, AssemblyError> {
     let mut builder = Runtime::builder()
-        // This program is its own sub-reaper shim: what leaves a command's group is found again.
-        .processes(Arc::new(SystemProcesses::with_shim(OWN_PROGRAM)))
         .environment(with.environment.for_commands())
         .secrets(with.environment.secrets())
         .event_sink(move || events_file.as_ref().and_then(EventsFile::sink));
+    if let Some(processes) = processes {
+        builder = builder.processes(processes);
+    }
     if let Some(folder) = store {
         builder = builder.store(Arc::new(DirectoryStore::at(folder, Durability::Synced)?));
     }
@@ -353,6 +386,7 @@ async fn open_session(
     };
     builder = builder
         .run_limits(plan.runs)
+        .sandbox(plan.sandbox)
         // A person at a terminal sees the question and can end it; nobody else is waited for.
         .confirming(if asker.is_some() { Confirming::Park } else { Confirming::Unavailable });
     if let Some(policy) = plan.policy {

@@ -5,6 +5,7 @@
 
 pub(crate) mod ask;
 pub(crate) mod call;
+pub(crate) mod doctor;
 pub(crate) mod fork;
 pub(crate) mod resume;
 pub(crate) mod sessions;
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Call(call::CallToolArgs),
     /// List the tools
     Tools(tools::ToolsArgs),
+    /// Show what this machine lets toolwarden do, and why not more
+    Doctor(doctor::DoctorArgs),
     /// List the sessions that are kept
     Sessions(sessions::SessionsArgs),
     /// Go on with a session: finish what was under way, or ask more
@@ -89,6 +92,7 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Ask(args) => ask::ask(args, with).await,
         Command::Call(args) => call::call(args, with).await,
         Command::Tools(args) => tools::list(args, with).await,
+        Command::Doctor(args) => doctor::examine(args, with).await,
         Command::Sessions(args) => sessions::list(args, with).await,
         Command::Resume(args) => resume::resume(args, with).await,
         Command::Fork(args) => fork::fork(args, with).await,

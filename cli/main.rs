@@ -3,8 +3,10 @@
 //! Answers go to standard output, everything else to standard error. Whatever happens, a person gets a message and
 //! never a backtrace.
 
+mod containment;
 mod environment;
 mod input;
+mod sandbox;
 mod stop_signal;
 mod terminal;
 

@@ -21,6 +21,8 @@ use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::effects::files::FileError;
 use toolwarden_tools::effects::processes::Processes;
+use toolwarden_tools::effects::processes::confinement::Confinement;
+use toolwarden_tools::effects::processes::confinement::confined::ConfinedProcesses;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
 use toolwarden_tools::effects::store::{OnDamage, Store};
 use toolwarden_tools::ids::SessionId;
@@ -292,6 +294,7 @@ impl Runtime {
         SessionBuilder {
             runtime: self.clone(),
             place,
+            processes: None,
             capabilities: None,
             id: None,
             resumes: None,
@@ -307,6 +310,7 @@ impl Runtime {
             child_budget: BudgetLimits::default(),
             calls: CallLimits::default(),
             runs: RunLimits::default(),
+            sandbox: Confinement::default(),
         }
     }
 
@@ -359,6 +363,7 @@ pub struct SessionBuilder {
     runtime: Runtime,
     /// None takes the place that a session is kept for.
     place: Option<Place>,
+    processes: Option<Arc<dyn Processes>>,
     capabilities: Option<WorkspaceCapabilities>,
     id: Option<SessionId>,
     /// Set when the session is there already.
@@ -375,6 +380,7 @@ pub struct SessionBuilder {
     child_budget: BudgetLimits,
     calls: CallLimits,
     runs: RunLimits,
+    sandbox: Confinement,
 }
 
 impl SessionBuilder {
@@ -389,6 +395,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn capabilities(mut self, capabilities: WorkspaceCapabilities) -> Self {
         self.capabilities = Some(capabilities);
+        self
+    }
+
+    /// Takes another command runner than the runtime's (or than the workspace's, where that was opened before): one
+    /// session may be contained more strictly than the others.
+    #[must_use]
+    pub fn processes(mut self, processes: Arc<dyn Processes>) -> Self {
+        self.processes = Some(processes);
         self
     }
 
@@ -491,6 +505,14 @@ impl SessionBuilder {
         self
     }
 
+    /// What the kernel keeps commands from, `git` and child runs included; nothing, when not said. It takes a runner
+    /// with a shim ([`SystemProcesses::with_shim`]); where it cannot be put in force, commands are refused.
+    #[must_use]
+    pub fn sandbox(mut self, confinement: Confinement) -> Self {
+        self.sandbox = confinement;
+        self
+    }
+
     /// Opens the session.
     ///
     /// # Errors
@@ -566,12 +588,24 @@ impl SessionBuilder {
         let kept = reopened.map(Reopened::settings).transpose()?.cloned();
         let capabilities = self.capabilities.or(kept.as_ref().map(|kept| kept.capabilities));
         let capabilities = capabilities.unwrap_or_else(WorkspaceCapabilities::local_default);
-        let here = |folder: &Path| local::open(folder, capabilities, Some(Arc::clone(&parts.processes)));
+        let processes = || Arc::clone(self.processes.as_ref().unwrap_or(&parts.processes));
+        let here = |folder: &Path| local::open(folder, capabilities, Some(processes()));
         let workspace = match (&self.place, &kept) {
-            (Some(Place::Workspace(workspace)), _) => workspace.narrowed(capabilities),
+            (Some(Place::Workspace(workspace)), _) => {
+                let narrowed = workspace.narrowed(capabilities);
+                match &self.processes {
+                    Some(processes) => narrowed.with_processes(Arc::clone(processes)),
+                    None => narrowed,
+                }
+            }
             (Some(Place::Folder(folder)), _) => here(folder)?,
             (None, Some(kept)) => here(Path::new(&kept.workspace))?,
             (None, None) => return Err(ResumeError::NoStore.into()),
+        };
+        let workspace = sandboxed(workspace, self.sandbox.clone());
+        let sandbox = match self.sandbox.is_off() {
+            true => "off".to_owned(),
+            false => format!("{:?}", self.sandbox),
         };
         let skill = self.skill.as_ref().map(|skill| skill.rules().to_vec());
         let mut settings = kept.clone().unwrap_or_else(|| Settings {
@@ -580,6 +614,7 @@ impl SessionBuilder {
             agent: "general".to_owned(),
             tool_result_transform_policy: ProjectionPolicy::default(),
             skill: skill.clone(),
+            sandbox: sandbox.clone(),
             model: RESEARCH_NAME.to_owned(),
             permission_policy: PermissionPolicy::default(),
             budget: BudgetLimits::default(),
@@ -592,6 +627,7 @@ impl SessionBuilder {
                 agent: self.agent.clone(),
                 tool_result_transform_policy: None,
                 skill,
+                sandbox,
             };
             check(session, kept, &asked)?;
         }
@@ -609,6 +645,15 @@ impl SessionBuilder {
         }
         Ok((workspace, settings))
     }
+}
+
+/// The same workspace with its commands confined, if they are to be.
+fn sandboxed(workspace: Workspace, confinement: Confinement) -> Workspace {
+    let Some(commands) = workspace.commands().or(workspace.git_commands()).filter(|_| !confinement.is_off()) else {
+        return workspace;
+    };
+    let (port, folder) = (Arc::clone(&commands.processes), commands.folder.clone());
+    workspace.with_processes(Arc::new(ConfinedProcesses::new(port, confinement, folder)))
 }
 
 impl Parts {

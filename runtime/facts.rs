@@ -132,6 +132,9 @@ pub struct Settings {
     pub tool_result_transform_policy: ProjectionPolicy,
     /// Pinned: the rules of the active skill.
     pub skill: Option<Vec<Rule>>,
+    /// Pinned: what the kernel keeps commands from, in words; `off` for nothing.
+    #[serde(default = "off")]
+    pub sandbox: String,
     /// Who answers.
     pub model: String,
     /// What models are allowed.
@@ -141,6 +144,10 @@ pub struct Settings {
     /// The session that this one was made out of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<SessionId>,
+}
+
+fn off() -> String {
+    "off".to_owned()
 }
 
 /// The bounds that the fold itself knows of a run.

@@ -102,7 +102,7 @@ pub enum ResumeError {
         asked: String,
     },
     /// A setting cannot be inherited: the host has to give it again.
-    #[error("session {session} was opened with {field} = {kept}, which cannot be made out of its name; give it again")]
+    #[error("session {session} was opened with {field} = {kept}, which cannot be made out of its words; give it again")]
     Missing {
         /// Which session.
         session: SessionId,
@@ -198,6 +198,8 @@ pub struct Asked {
     pub tool_result_transform_policy: Option<ProjectionPolicy>,
     /// The rules of the active skill.
     pub skill: Option<Vec<Rule>>,
+    /// What the kernel keeps commands from, in words; `off` when nothing was said.
+    pub sandbox: String,
 }
 
 /// Refuses a pinned setting that is given and differs.
@@ -225,6 +227,11 @@ pub fn check(session: &SessionId, kept: &Settings, asked: &Asked) -> Result<(), 
     if let Some(skill) = &asked.skill {
         pin("skill", Some(skill) != kept.skill.as_ref(), shown(&kept.skill), shown(skill))?;
     }
+    // It cannot be made out of its words, and going on without it would let commands do more than before.
+    if asked.sandbox == "off" && kept.sandbox != "off" {
+        return Err(ResumeError::Missing { session: session.clone(), field: "sandbox", kept: kept.sandbox.clone() });
+    }
+    pin("sandbox", asked.sandbox != kept.sandbox, kept.sandbox.clone(), asked.sandbox.clone())?;
     Ok(())
 }
 

@@ -10,6 +10,8 @@
     reason = "the tests run the program and look at real files and processes"
 )]
 
+#[path = "command_line/containment.rs"]
+mod containment;
 #[path = "command_line/keeping.rs"]
 mod keeping;
 #[path = "command_line/program.rs"]
@@ -63,6 +65,29 @@ fn tools_are_listed_as_a_table_and_as_definitions() {
         assert!(tool["visible"].is_boolean() && tool["lane"].is_string() && tool["description"].is_string(), "{tool}");
         assert_eq!(tool["parameters"]["type"], "object", "{tool}");
     }
+}
+
+#[test]
+fn a_sandbox_keeps_commands_where_it_is_told() {
+    let workspace = workspace();
+    let bash = |flags: &[&str], line: &str| {
+        let arguments = json!({"command": line}).to_string();
+        workspace.run(&[&["call", "bash", &arguments, "--json"], flags].concat())
+    };
+    let offline = bash(&["--sandbox", "workspace-write", "--no-network"], "echo x >new; ! : >/dev/tcp/127.0.0.1/9");
+    let result = offline.ends_with(0).json();
+    assert_eq!(result["metadata"]["sandbox"], json!({"files": "workspace_write", "network": "off"}));
+    assert!(workspace.has("new"));
+    let result = bash(&["--sandbox", "read-only"], "echo x >other").ends_with(1).json();
+    assert_eq!(result["metadata"]["sandbox"], json!({"files": "read_only", "network": "on"}));
+    assert!(!workspace.has("other"));
+    let key = workspace.path().join("README.md").display().to_string();
+    let denied = bash(&["--sandbox", "workspace-write", "--deny", &key], "cat README.md").ends_with(1).json();
+    assert!(!denied["output"].as_str().unwrap().contains("Nothing about it"), "{denied}");
+    let writable = bash(&["--sandbox", "read-only", "--writable", &key], "echo x >>README.md && cat README.md");
+    assert!(writable.ends_with(0).json()["output"].as_str().unwrap().ends_with("x\n"));
+    let ran = bash(&["--deny", &key], "true").ends_with(2);
+    assert!(ran.err.contains("needs --sandbox"), "{}", ran.err);
 }
 
 #[test]

@@ -10,56 +10,104 @@
     reason = "the tests look at real processes, and lints do not know them as tests without the harness"
 )]
 
+#[path = "processes/cgroup.rs"]
+mod cgroup;
 #[path = "processes/command.rs"]
 mod command;
 #[path = "processes/figure.rs"]
 mod figure;
+#[path = "processes/level.rs"]
+mod level;
 #[path = "processes/matrix.rs"]
 mod matrix;
+#[path = "processes/namespace.rs"]
+mod namespace;
 #[path = "processes/port.rs"]
 mod port;
+#[path = "processes/sandbox.rs"]
+mod sandbox;
 #[path = "processes/soak.rs"]
 mod soak;
+#[path = "processes/survivor.rs"]
+mod survivor;
 #[path = "processes/trace.rs"]
 mod trace;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
+use toolwarden_tools::effects::processes::ContainmentLevel;
 use toolwarden_tools::effects::processes::shim::enter_if_asked;
 
+use crate::matrix::Ending;
+
 /// A test's name, what it does, and whether it runs only when asked for.
-const TESTS: &[(&str, fn(), bool)] = &[
-    ("matrix::normal_end", || matrix::ends(matrix::Ending::Normal), false),
-    ("matrix::timeout", || matrix::ends(matrix::Ending::Timeout), false),
-    ("matrix::cancel", || matrix::ends(matrix::Ending::Cancel), false),
-    ("matrix::dropped_call", || matrix::ends(matrix::Ending::DroppedCall), false),
-    ("matrix::dropped_future", || matrix::ends(matrix::Ending::DroppedFuture), false),
-    ("matrix::panic_in_the_caller", || matrix::ends(matrix::Ending::Panic), false),
-    ("matrix::session_close", || matrix::ends(matrix::Ending::SessionClose), false),
-    ("matrix::sigterm_to_the_host", || matrix::ends(matrix::Ending::HostTerminated), false),
-    ("matrix::sigkill_to_the_host", || matrix::ends(matrix::Ending::HostKilled), false),
-    ("port::status_and_streams", port::status_and_streams, false),
-    ("port::what_a_command_inherits", port::what_a_command_inherits, false),
-    ("port::standard_input_ends", port::standard_input_ends, false),
-    ("port::background", port::background, false),
-    ("port::an_obedient_tree_ends_at_once", port::an_obedient_tree_ends_at_once, false),
-    ("port::what_cannot_start_says_why", port::what_cannot_start_says_why, false),
-    ("port::what_is_no_shim_is_refused", port::what_is_no_shim_is_refused, false),
-    ("port::a_killed_keeper_is_replaced", port::a_killed_keeper_is_replaced, false),
-    ("port::a_stopped_scope_is_woken", port::a_stopped_scope_is_woken, false),
-    ("port::a_killed_scope_is_swept_after", port::a_killed_scope_is_swept_after, false),
-    ("port::a_long_request_arrives_whole", port::a_long_request_arrives_whole, false),
-    ("soak::short", || soak::calls(200), false),
-    ("soak::long", || soak::calls(2000), true),
-    ("figure::all", figure::all, true),
-];
+type Test = (String, Box<dyn Fn()>, bool);
+
+/// Every ending at every level, and the rest. Above the first level a time-out is left out, which takes seconds and the
+/// way of a cancel.
+fn tests() -> Vec<Test> {
+    let endings = [
+        ("normal_end", Ending::Normal),
+        ("timeout", Ending::Timeout),
+        ("cancel", Ending::Cancel),
+        ("dropped_call", Ending::DroppedCall),
+        ("dropped_future", Ending::DroppedFuture),
+        ("panic_in_the_caller", Ending::Panic),
+        ("session_close", Ending::SessionClose),
+        ("sigterm_to_the_host", Ending::HostTerminated),
+        ("sigkill_to_the_host", Ending::HostKilled),
+    ];
+    let mut tests: Vec<Test> = Vec::new();
+    for containment in level::all() {
+        let is_first = containment.level() == ContainmentLevel::SubReaper;
+        for (name, ending) in endings.into_iter().filter(|(_, ending)| is_first || *ending != Ending::Timeout) {
+            let (name, containment) =
+                (format!("matrix::{}::{name}", containment.level().as_str()), containment.clone());
+            tests.push((name, Box::new(move || matrix::ends(ending, &containment)), false));
+        }
+    }
+    let others: [(&str, fn(), bool); 25] = [
+        ("port::status_and_streams", port::status_and_streams, false),
+        ("port::what_a_command_inherits", port::what_a_command_inherits, false),
+        ("port::standard_input_ends", port::standard_input_ends, false),
+        ("port::background", port::background, false),
+        ("port::an_obedient_tree_ends_at_once", port::an_obedient_tree_ends_at_once, false),
+        ("port::what_cannot_start_says_why", port::what_cannot_start_says_why, false),
+        ("port::what_is_no_shim_is_refused", port::what_is_no_shim_is_refused, false),
+        ("port::a_killed_keeper_is_replaced", port::a_killed_keeper_is_replaced, false),
+        ("port::a_stopped_warden_is_woken", port::a_stopped_warden_is_woken, false),
+        ("port::a_killed_warden_is_swept_after", port::a_killed_warden_is_swept_after, false),
+        ("port::a_long_request_arrives_whole", port::a_long_request_arrives_whole, false),
+        ("level::what_is_not_available_is_refused", level::what_is_not_available_is_refused, false),
+        ("level::a_session_may_be_held_more_strictly", level::a_session_may_be_held_more_strictly, false),
+        ("level::limits_hold_or_are_refused", level::limits_hold_or_are_refused, false),
+        ("namespace::a_command_sees_its_own_alone", namespace::a_command_sees_its_own_alone, false),
+        ("namespace::a_killed_shim_leaves_nothing", namespace::a_killed_shim_leaves_nothing, false),
+        ("cgroup::a_command_has_one_of_its_own", cgroup::a_command_has_one_of_its_own, false),
+        ("cgroup::a_killed_shim_leaves_nothing", cgroup::a_killed_shim_leaves_nothing, false),
+        ("cgroup::what_is_put_there_is_ended_too", cgroup::what_is_put_there_is_ended_too, false),
+        ("survivor::what_cannot_be_killed_is_named", survivor::what_cannot_be_killed_is_named, false),
+        ("soak::short", || soak::calls(200), false),
+        ("soak::long", || soak::calls(2000), true),
+        ("figure::spawns", figure::spawns, true),
+        ("figure::cancels", figure::cancels, true),
+        ("figure::hosts_killed", figure::hosts_killed, true),
+    ];
+    let confined =
+        sandbox::TESTS.iter().map(|(name, test)| ((*name).to_owned(), Box::new(*test) as Box<dyn Fn()>, false));
+    tests.extend(confined);
+    tests.extend(others.map(|(name, test, ignored)| (name.to_owned(), Box::new(test) as Box<dyn Fn()>, ignored)));
+    tests
+}
 
 fn main() -> ExitCode {
     enter_if_asked();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some(matrix::HOST) => return matrix::play_host(),
+        Some(survivor::NOBODY) => return survivor::play_nobody(),
+        Some(survivor::ROOT) => return survivor::play_root(&arguments[1]),
         Some(command::SUB_REAPER) => return command::play_sub_reaper(&arguments[1..]),
         _ => {}
     }
@@ -70,8 +118,7 @@ fn main() -> ExitCode {
         false => filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str())),
     };
     let is_wanted = |ignored: bool| given("--include-ignored") || given("--ignored") == ignored;
-    let chosen = TESTS.iter().filter(|(name, _, ignored)| is_named(name) && is_wanted(*ignored));
-    for (name, test, _) in chosen {
+    for (name, test, _) in tests().iter().filter(|(name, _, ignored)| is_named(name) && is_wanted(*ignored)) {
         if given("--list") {
             println!("{name}: test");
             continue;

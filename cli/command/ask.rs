@@ -92,13 +92,16 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
         None => args.yes_to.policy()?,
     };
     let runs = RunLimits { timeout: args.call.timeout, fan_out: usize::from(args.fan_out), ..RunLimits::default() };
+    let sandbox = args.call.sandbox.confinement().map_err(CommandError::Usage)?;
     let plan = Plan {
         events: args.call.events.as_deref(),
         policy: Some(policy),
         model: Some(load_model(&args.model)?),
         runs,
+        containment: args.call.containment,
         may_ask: true,
         store: args.store.folder(&with.environment),
+        sandbox,
         ..Plan::new(&args.call.workspace.workspace)
     };
     let is_kept = plan.store.is_some();

@@ -45,11 +45,14 @@ pub(crate) struct CallToolArgs {
 pub(crate) async fn call(args: CallToolArgs, with: &Surroundings) -> Result<End, CommandError> {
     let arguments = arguments(&args)?;
     let policy = args.policy.as_deref().map_or_else(|| Ok(PermissionPolicy::default()), load_policy)?;
+    let sandbox = args.call.sandbox.confinement().map_err(CommandError::Usage)?;
     let plan = Plan {
         events: args.call.events.as_deref(),
         policy: Some(policy),
         tool_timeout: args.call.timeout,
+        containment: args.call.containment,
         may_ask: args.governed,
+        sandbox,
         ..Plan::new(&args.call.workspace.workspace)
     };
     let mut assembly = Assembly::open(plan, with).await?;

@@ -31,7 +31,7 @@ pub(crate) struct ForkArgs {
 /// # Errors
 /// [`CommandError`].
 pub(crate) async fn fork(args: ForkArgs, with: &Surroundings) -> Result<End, CommandError> {
-    let runtime = start_runtime(Some(args.store.named(&with.environment)?), None, with).await?;
+    let runtime = start_runtime(Some(args.store.named(&with.environment)?), None, None, with).await?;
     let from = SessionId::from(args.session.as_str());
     let forked = async {
         let to = match args.new {

@@ -10,6 +10,8 @@ use toolwarden::run::RunLimits;
 use super::ask::{conclude, question};
 use super::{CommandError, End};
 use crate::assembly::{Assembly, Plan, Resumption, StoreArgs, Surroundings, load_model, load_policy, parse_timeout};
+use crate::containment::Level;
+use crate::sandbox::SandboxArgs;
 use crate::terminal::Screen;
 
 #[derive(Debug, Args)]
@@ -52,6 +54,13 @@ pub(crate) struct ResumeArgs {
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 
+    /// How far commands are held; refused where that is not available [default: sub_reaper]
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    containment: Option<Level>,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+
     /// Put a damaged part of the log aside and go on with what stands before it
     #[arg(long)]
     accept_damage: bool,
@@ -71,6 +80,8 @@ pub(crate) async fn resume(args: ResumeArgs, with: &Surroundings) -> Result<End,
         model: args.model.as_deref().map(load_model).transpose()?,
         runs: RunLimits { timeout: args.timeout, ..RunLimits::default() },
         tool_timeout: None,
+        sandbox: args.sandbox.confinement().map_err(CommandError::Usage)?,
+        containment: args.containment,
         may_ask: true,
         store: Some(args.store.named(&with.environment)?),
         resumes: Some(Resumption { session, accepts_damage: args.accept_damage }),

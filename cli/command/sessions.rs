@@ -101,7 +101,7 @@ impl Listed {
 /// # Errors
 /// [`CommandError`].
 pub(crate) async fn list(args: SessionsArgs, with: &Surroundings) -> Result<End, CommandError> {
-    let runtime = start_runtime(Some(args.store.named(&with.environment)?), None, with).await?;
+    let runtime = start_runtime(Some(args.store.named(&with.environment)?), None, None, with).await?;
     let mut listed = Vec::new();
     let sessions = runtime.kept_sessions().await;
     for session in sessions.iter().flatten() {

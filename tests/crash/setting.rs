@@ -13,6 +13,7 @@ use toolwarden::skill_limits::SkillLimits;
 use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::retention::RetentionLimits;
 use toolwarden_actors::tail::TailReading;
+use toolwarden_tools::effects::processes::confinement::{Confinement, FileAccess};
 use toolwarden_tools::effects::store::memory::MemoryStore;
 use toolwarden_tools::effects::store::{OnDamage, Store, StoreError};
 use toolwarden_tools::outcome::ToolOutcome;
@@ -80,6 +81,21 @@ async fn what_is_left_out_is_inherited_and_what_is_pinned_is_refused_by_name() {
     let settings = runtime.look_at(&"s".into()).await.unwrap().state.settings.unwrap();
     assert_eq!(settings.permission_policy, allowed);
     assert_eq!((settings.agent.as_str(), settings.skill.map(|rules| rules.len())), ("explore", Some(1)));
+    runtime.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_is_never_lost_on_the_way() {
+    let (store, folder) = (Arc::new(MemoryStore::default()), tempfile::tempdir().unwrap());
+    let read_only = || Confinement::new(FileAccess::ReadOnly);
+    asked_once(&store, folder.path(), |builder| builder.sandbox(read_only())).await;
+    let runtime = runtime(&store).await;
+    let resume = || runtime.resume("s").model(script(&answers(1)));
+    let error = refusal(resume().open().await);
+    assert!(matches!(&error, ResumeError::Missing { field: "sandbox", .. }), "{error}");
+    let error = refusal(resume().sandbox(Confinement::new(FileAccess::WorkspaceWrite)).open().await);
+    assert!(matches!(&error, ResumeError::Setting { field: "sandbox", .. }), "{error}");
+    resume().sandbox(read_only()).open().await.unwrap().close().await;
     runtime.shut_down().await;
 }
 

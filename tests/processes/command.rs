@@ -12,6 +12,7 @@ use nix::sys::stat::Mode;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
+use toolwarden_tools::effects::processes::containment::Containment;
 use toolwarden_tools::effects::processes::shim::guarded::GuardedProcesses;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
 use toolwarden_tools::effects::processes::{CommandSpec, OutputSink, Stream};
@@ -44,7 +45,7 @@ pub(crate) const HOSTILE: &[(&str, &str, &str)] = &[
     ("stopped", "sleep 600 & kill -STOP $!; (trap '' TERM; setsid sleep 600; :) & kill -STOP $!", "END"),
     ("forks on TERM", "(trap 'setsid sleep 600 & sleep 600 &' TERM; while :; do sleep 600 & wait $!; done) &", "END"),
     ("respawns", "(trap '' TERM; while :; do setsid sleep 600 & sleep 0.02; done) &", "END"),
-    ("kills its parent", "sleep 600 & setsid sleep 600 &", "kill -9 $PPID; sleep 600; :"),
+    ("kills its parent", "sleep 600 & setsid sleep 600 &", "kill -9 $PPID; END"),
     ("sub-reaper", "SELF --play-sub-reaper '(setsid sleep 600 &); sleep 600' &", "END"),
     (
         "no environment",
@@ -70,9 +71,14 @@ impl Ready {
     pub(crate) fn new(folder: &Path) -> Self {
         let path = folder.join("ready");
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+        Self::open(&path)
+    }
+
+    /// Opens one that is there.
+    pub(crate) fn open(path: &Path) -> Self {
         // Held for writing too, so that nobody waits for a reader or finds none.
-        let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(&path).unwrap();
-        Self { path, pipe }
+        let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path).unwrap();
+        Self { path: path.to_owned(), pipe }
     }
 
     /// The lines of all hostile commands, each ending with `end`.
@@ -97,6 +103,10 @@ pub(crate) fn guarded() -> GuardedProcesses {
     SystemProcesses::with_shim(SELF)
 }
 
+pub(crate) fn contained(containment: &Containment) -> GuardedProcesses {
+    SystemProcesses::contained(SELF, containment.clone())
+}
+
 /// A line for the port.
 pub(crate) fn spec(line: &str, mark: &str) -> CommandSpec {
     CommandSpec {
@@ -107,6 +117,7 @@ pub(crate) fn spec(line: &str, mark: &str) -> CommandSpec {
         stdin: None,
         grace: Duration::from_millis(300),
         drain: Duration::from_millis(200),
+        confinement: None,
     }
 }
 

@@ -1,37 +1,73 @@
-//! Figures, printed and not judged: what a command costs under the shim, and how fast everything is gone.
+//! Figures, printed and not judged: what a command costs at each level, and how fast everything is gone.
 
-use std::process::Stdio;
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
+use toolwarden_tools::effects::processes::containment::Containment;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
 use toolwarden_tools::effects::processes::{CommandSpec, Processes};
 
-use crate::command::{Heard, PATH, Ready, guarded, spec};
-use crate::trace;
+use crate::command::{Heard, PATH, Ready, SELF, contained, spec};
+use crate::matrix::HOST;
+use crate::{level, trace};
 
-/// How often each is measured.
-const ROUNDS: usize = 300;
+/// How often a command is measured.
+const ROUNDS: usize = 500;
+/// How often the end of a tree is measured.
+const TREES: usize = 20;
+/// What starts a tree of 50.
+const TREE: &str = "for i in {1..25}; do setsid sleep 600 & sleep 600 & done";
 
-fn median(mut took: Vec<Duration>) -> Duration {
+/// Middle, and nine tenths.
+fn spread(mut took: Vec<Duration>) -> (Duration, Duration) {
     took.sort_unstable();
-    took[took.len() / 2]
+    (took[took.len() / 2], took[took.len() * 9 / 10])
 }
 
-/// Measures everything.
-pub(crate) fn all() {
-    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    tokio.block_on(async {
-        spawn().await;
-        cancel().await;
-    });
+/// What `true` costs.
+pub(crate) fn spawns() {
+    let levels = available();
+    // Spawned, so that what is measured wakes up where it runs.
+    block_on(async { tokio::spawn(async move { spawn(&levels).await }).await.unwrap() });
 }
 
-/// `true` with a group and pipes from tokio, at the level of the group, and under the shim, in turns.
-async fn spawn() {
+/// How fast a tree is gone after a cancel.
+pub(crate) fn cancels() {
+    for containment in available() {
+        block_on(cancel(&containment));
+    }
+}
+
+/// How fast a tree is gone after the host.
+pub(crate) fn hosts_killed() {
+    for containment in available() {
+        block_on(host_killed(&containment));
+    }
+}
+
+fn available() -> Vec<Containment> {
+    level::all().into_iter().filter(level::is_available_or_refused).collect()
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
+}
+
+/// `true` with a group and pipes from tokio, at the level of the group, and at every other level, in turns.
+async fn spawn(levels: &[Containment]) {
     let command = || CommandSpec { program: "/bin/true".into(), arguments: Vec::new(), ..spec("", "") };
-    let (group, shim) = (SystemProcesses, guarded());
-    let (mut bare, mut grouped, mut guarded) = (Vec::new(), Vec::new(), Vec::new());
+    let mut ports: Vec<(&str, Box<dyn Processes>, Vec<Duration>)> =
+        vec![("group", Box::new(SystemProcesses), Vec::new())];
+    for containment in levels {
+        ports.push((containment.level().as_str(), Box::new(contained(containment)), Vec::new()));
+    }
+    let mut bare = Vec::new();
     for _ in 0..ROUNDS {
         let started_at = Instant::now();
         let child = tokio::process::Command::new("/bin/true")
@@ -45,34 +81,34 @@ async fn spawn() {
             .unwrap();
         child.wait_with_output().await.unwrap();
         bare.push(started_at.elapsed());
-        for (port, took) in [(&group as &dyn Processes, &mut grouped), (&shim, &mut guarded)] {
+        for (_, port, took) in &mut ports {
             let started_at = Instant::now();
             port.run(command(), Heard::new(), Cancellation::new()).await.unwrap();
             took.push(started_at.elapsed());
         }
     }
-    let (bare, grouped, guarded) = (median(bare), median(grouped), median(guarded));
-    let ratio = |took: Duration| took.as_secs_f64() / bare.as_secs_f64();
-    println!(
-        "  true: tokio {bare:?}, group {grouped:?} ({:.2}x), shim {guarded:?} ({:.2}x)",
-        ratio(grouped),
-        ratio(guarded)
-    );
+    let (bare, bare_high) = spread(bare);
+    println!("  true: tokio {bare:?} (9 of 10 under {bare_high:?})");
+    for (name, _, took) in ports {
+        let (middle, high) = spread(took);
+        println!(
+            "  true: {name} {middle:?} (9 of 10 under {high:?}), {:.2}x",
+            middle.as_secs_f64() / bare.as_secs_f64()
+        );
+    }
 }
 
-/// A tree of 50, obedient and not.
-async fn cancel() {
-    for (name, set_up) in [
-        ("obedient", "for i in {1..25}; do setsid sleep 600 & sleep 600 & done"),
-        ("deaf", "trap '' TERM; for i in {1..25}; do setsid sleep 600 & sleep 600 & done"),
-    ] {
-        let (processes, mut took) = (guarded(), Vec::new());
-        for _ in 0..20 {
+/// Cancel of a tree of 50, obedient and not, until the result is there.
+async fn cancel(containment: &Containment) {
+    let name = containment.level().as_str();
+    for (kind, set_up) in [("obedient", TREE.to_owned()), ("deaf", format!("trap '' TERM; {TREE}"))] {
+        let (processes, mut took) = (contained(containment), Vec::new());
+        for _ in 0..TREES {
             let (folder, mark) = (tempfile::tempdir().unwrap(), trace::unique_mark());
             let mut ready = Ready::new(folder.path());
-            let (line, stop) = (ready.line(set_up, "wait", &mark, ""), Cancellation::new());
+            let (line, stop) = (ready.line(&set_up, "wait", &mark, ""), Cancellation::new());
             let command = spec(&line, &mark);
-            let grace = if name == "deaf" { command.grace } else { Duration::ZERO };
+            let grace = if kind == "deaf" { command.grace } else { Duration::ZERO };
             let running = processes.run(command, Heard::new(), stop.clone());
             let begin = async {
                 ready.all(1).await;
@@ -80,9 +116,45 @@ async fn cancel() {
                 Instant::now()
             };
             let (end, stopped_at) = tokio::join!(running, begin);
-            end.unwrap();
             took.push(stopped_at.elapsed().saturating_sub(grace));
+            assert_eq!(end.unwrap().survivors, Vec::<u32>::new());
+            assert_eq!(trace::living(&mark), []);
         }
-        println!("  cancel of a tree of 50, {name}: {:?} beyond the grace", median(took));
+        let (middle, high) = spread(took);
+        println!("  cancel of a tree of 50, {kind}, {name}: {middle:?} (9 of 10 under {high:?}) beyond the grace");
     }
+}
+
+/// The pids of a tree and its shell; one that is just calling exec has no environment for a moment.
+fn whole_tree(mark: &str) -> BTreeSet<u32> {
+    loop {
+        let tree: BTreeSet<u32> = trace::living(mark).into_iter().map(|(pid, _)| pid).collect();
+        if tree.len() > 50 {
+            return tree;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// SIGKILL to a host whose command is a deaf tree of 50, until none of it lives.
+async fn host_killed(containment: &Containment) {
+    let (name, mut took) = (containment.level().as_str(), Vec::new());
+    for _ in 0..TREES {
+        let (folder, mark) = (tempfile::tempdir().unwrap(), trace::unique_mark());
+        let mut ready = Ready::new(folder.path());
+        let lines = [ready.line(&format!("trap '' TERM; {TREE}"), "wait", &mark, "")];
+        let mut host = Command::new(SELF).arg(HOST).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let plan = json!({"folder": folder.path(), "mark": mark, "level": name, "lines": lines});
+        writeln!(host.stdin.take().unwrap(), "{plan}").unwrap();
+        ready.all(1).await;
+        let tree = whole_tree(&mark);
+        let killed_at = Instant::now();
+        kill(Pid::from_raw(host.id().try_into().unwrap()), Signal::SIGKILL).unwrap();
+        trace::vanishes(|| trace::alive(&tree)).expect("left behind");
+        took.push(killed_at.elapsed());
+        host.wait().unwrap();
+        assert_eq!(trace::living(&mark), []);
+    }
+    let (middle, high) = spread(took);
+    println!("  SIGKILL of the host of a tree of 50, {name}: nothing left after {middle:?} (9 of 10 under {high:?})");
 }

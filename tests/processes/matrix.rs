@@ -15,10 +15,11 @@ use toolwarden::lanes::LaneLimits;
 use toolwarden::prelude::*;
 use toolwarden_actors::permit_pool::BulkheadLimits;
 use toolwarden_tools::cancellation::Cancellation;
-use toolwarden_tools::effects::processes::Processes as _;
+use toolwarden_tools::effects::processes::containment::Containment;
+use toolwarden_tools::effects::processes::{ContainmentLevel, Processes as _};
 
-use crate::command::{HOSTILE, Heard, Ready, environment, guarded, spec};
-use crate::trace;
+use crate::command::{HOSTILE, Heard, Ready, contained, environment, spec};
+use crate::{level, trace};
 
 /// The argument that makes this program a host.
 pub(crate) const HOST: &str = "--play-host";
@@ -44,26 +45,31 @@ pub(crate) enum Ending {
     HostKilled,
 }
 
-/// Lets all hostile commands end so, and looks for what they left.
-pub(crate) fn ends(ending: Ending) {
+/// Lets all hostile commands end so at this level, and looks for what they left. Where the level is not available,
+/// commands have to be refused with the reason.
+pub(crate) fn ends(ending: Ending, containment: &Containment) {
+    if !level::is_available_or_refused(containment) {
+        return;
+    }
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let mark = trace::unique_mark();
     tokio.block_on(async {
         match ending {
-            Ending::DroppedFuture | Ending::Panic => futures_end(ending, &mark).await,
-            Ending::HostTerminated => host_ends(Signal::SIGTERM, &mark).await,
-            Ending::HostKilled => host_ends(Signal::SIGKILL, &mark).await,
-            _ => calls_end(ending, &mark).await,
+            Ending::DroppedFuture | Ending::Panic => futures_end(ending, containment, &mark).await,
+            Ending::HostTerminated => host_ends(Signal::SIGTERM, containment, &mark).await,
+            Ending::HostKilled => host_ends(Signal::SIGKILL, containment, &mark).await,
+            _ => calls_end(ending, containment, &mark).await,
         }
         // The keeper has been let go; tokio reaps it.
         let own = std::process::id();
         trace::vanishes(|| trace::children(own, "toolwarden").into_iter().collect()).expect("the shim is still there");
         trace::vanishes(trace::zombies).expect("zombies");
+        trace::vanishes(level::cgroups).expect("cgroups");
     });
 }
 
-async fn runtime(mark: &str) -> Runtime {
-    let builder = Runtime::builder().processes(Arc::new(guarded())).environment(environment(mark));
+async fn runtime(containment: &Containment, mark: &str) -> Runtime {
+    let builder = Runtime::builder().processes(Arc::new(contained(containment))).environment(environment(mark));
     // All of them at once.
     let lane = LaneLimits::default().with(Lane::Execute, BulkheadLimits { permits: 64, queue_max: 64, breaker: None });
     builder.lanes(lane).build().await.unwrap()
@@ -74,10 +80,10 @@ async fn call(session: &Session, line: &str, timeout_ms: u64) -> Result<Arc<Call
 }
 
 /// Endings of calls in a session.
-async fn calls_end(ending: Ending, mark: &str) {
+async fn calls_end(ending: Ending, containment: &Containment, mark: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut ready = Ready::new(folder.path());
-    let runtime = runtime(mark).await;
+    let runtime = runtime(containment, mark).await;
     let session = runtime.session(folder.path()).open().await.unwrap();
     // The keeper is started by the first command.
     call(&session, "true", 60_000).await.unwrap();
@@ -110,7 +116,7 @@ async fn calls_end(ending: Ending, mark: &str) {
         let (results, ()) = tokio::join!(all, break_in);
         assert_eq!(trace::living(mark), [], "{ending:?}");
         for ((name, ..), result) in HOSTILE.iter().zip(results) {
-            check(ending, name, &result.unwrap());
+            check(ending, containment.level(), name, &result.unwrap());
         }
         drop(calls);
     }
@@ -121,11 +127,12 @@ async fn calls_end(ending: Ending, mark: &str) {
 }
 
 /// The result says what is true.
-fn check(ending: Ending, name: &str, result: &CallResult) {
+fn check(ending: Ending, level: ContainmentLevel, name: &str, result: &CallResult) {
     let told = format!("{ending:?}, {name}: {} {:?}", result.output, result.metadata);
-    let containment = json!({"level": "sub_reaper", "survivors": []});
+    let containment = json!({"level": level.as_str(), "survivors": []});
     assert_eq!(result.metadata.get("containment"), Some(&containment), "{told}");
-    if name == "kills its parent" {
+    // The first process of a namespace does not die of it.
+    if name == "kills its parent" && level != ContainmentLevel::PidNamespace {
         return assert!(!result.is_success(), "{told}");
     }
     let has_background = name != "plain child";
@@ -140,10 +147,10 @@ fn check(ending: Ending, name: &str, result: &CallResult) {
 }
 
 /// Endings of the port's own futures.
-async fn futures_end(ending: Ending, mark: &str) {
+async fn futures_end(ending: Ending, containment: &Containment, mark: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut ready = Ready::new(folder.path());
-    let processes = guarded();
+    let processes = contained(containment);
     processes.run(spec("true", mark), Heard::new(), Cancellation::new()).await.unwrap();
     let descriptors = trace::descriptors(std::process::id());
     let panicking = Cancellation::new();
@@ -179,12 +186,13 @@ async fn futures_end(ending: Ending, mark: &str) {
 }
 
 /// Endings of a whole host.
-async fn host_ends(signal: Signal, mark: &str) {
+async fn host_ends(signal: Signal, containment: &Containment, mark: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut ready = Ready::new(folder.path());
     let mut host =
         Command::new(crate::command::SELF).arg(HOST).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let plan = json!({"folder": folder.path(), "mark": mark, "lines": ready.lines(mark, GO_ON)});
+    let level = containment.level().as_str();
+    let plan = json!({"folder": folder.path(), "mark": mark, "level": level, "lines": ready.lines(mark, GO_ON)});
     // The mark may stand neither in its arguments nor in its environment.
     writeln!(host.stdin.take().unwrap(), "{plan}").unwrap();
     ready.all(HOSTILE.len()).await;
@@ -215,7 +223,7 @@ pub(crate) fn play_host() -> ExitCode {
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     tokio.block_on(async {
         let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
-        let runtime = runtime(&text("mark")).await;
+        let runtime = runtime(&level::named(&text("level")), &text("mark")).await;
         let session = runtime.session(text("folder")).open().await.unwrap();
         let lines: Vec<&str> = plan["lines"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
         let calls = join_all(lines.iter().map(|line| call(&session, line, 600_000)));

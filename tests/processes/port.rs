@@ -37,6 +37,7 @@ pub(crate) fn status_and_streams() {
         killed_background: false,
         level: ContainmentLevel::SubReaper,
         survivors: Vec::new(),
+        confinement: None,
     };
     assert_eq!(end.unwrap(), expected);
     for (line, signal) in [("kill -9 $$", 9), ("kill -SEGV $$", 11), ("kill -36 $$", 36), ("kill -PIPE $$", 13)] {
@@ -184,14 +185,14 @@ pub(crate) fn a_killed_keeper_is_replaced() {
             assert_eq!(end.status, ProcessStatus::Exited { code: 5 });
             stop.cancel(CancelReason::Requested);
         };
-        // The scope of the running command needs no keeper.
+        // The warden of the running command needs no keeper.
         let (end, ()) = tokio::join!(running, begin);
         assert_eq!(end.unwrap().survivors, Vec::<u32>::new());
         assert_eq!(trace::living(&mark), []);
     });
 }
 
-pub(crate) fn a_stopped_scope_is_woken() {
+pub(crate) fn a_stopped_warden_is_woken() {
     let mark = trace::unique_mark();
     let (end, ..) = run(spec("setsid sleep 600 & kill -STOP $PPID; exit 6", &mark));
     let end = end.unwrap();
@@ -199,7 +200,7 @@ pub(crate) fn a_stopped_scope_is_woken() {
     assert_eq!(trace::living(&mark), []);
 }
 
-pub(crate) fn a_killed_scope_is_swept_after() {
+pub(crate) fn a_killed_warden_is_swept_after() {
     for line in ["kill -9 $PPID; exit 0", "setsid sleep 600 & kill -9 $PPID; exec sleep 600"] {
         let mark = trace::unique_mark();
         let (end, ..) = run(spec(line, &mark));

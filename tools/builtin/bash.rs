@@ -29,6 +29,7 @@ use crate::capture::{CaptureReport, StreamCount};
 use crate::context::ToolContext;
 use crate::declaration::Capabilities;
 use crate::effects::files::{FileKind, Links};
+use crate::effects::processes::confinement::told;
 use crate::effects::processes::{CommandSpec, ContainmentLevel, ProcessEnd, ProcessError, ProcessStatus};
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
@@ -188,6 +189,7 @@ impl BashTool {
             stdin: stdin.map(|text| text.as_bytes().to_vec()),
             grace: GRACE,
             drain: DRAIN,
+            confinement: None,
         };
         Ok(Request { commands: commands.clone(), spec, timeout: Timeout::from_arguments(arguments) })
     }
@@ -324,13 +326,13 @@ impl Request {
                     ContainmentLevel::Group => {
                         "a process that left the group of this command held its output and may still run"
                     }
-                    ContainmentLevel::SubReaper => "a process that this command did not start held its output",
+                    _ => "a process that this command did not start held its output",
                 }
                 .into(),
             ),
             Ok(end) if end.status == ProcessStatus::Unknown => notices.push(match end.level {
                 ContainmentLevel::Group => "the command was killed, but the system has not reported its end yet".into(),
-                ContainmentLevel::SubReaper => "the process that watched over this command was killed".into(),
+                _ => "the process that watched over this command was killed".into(),
             }),
             Err(error) if run.stopped.is_some() => notices.push(error.to_string()),
             _ => {}
@@ -351,7 +353,8 @@ impl Request {
         if let ProcessStatus::Signalled { signal } = status {
             facts.insert("signal".into(), json!(signal_name(signal)));
         }
-        facts.insert("sandboxed".into(), json!(false));
+        let confinement = run.end.as_ref().ok().and_then(|end| end.confinement.as_deref());
+        facts.insert("sandboxed".into(), json!(confinement.is_some_and(|confinement| !confinement.is_off())));
         facts.insert("timeout_ms".into(), json!(self.timeout.applied_ms));
         if self.timeout.applied_ms != self.timeout.requested_ms {
             facts.insert("timeout_clamped".into(), json!(true));
@@ -377,6 +380,7 @@ impl Request {
             facts.insert("background_killed".into(), json!(end.killed_background));
             let containment = json!({"level": end.level.as_str(), "survivors": end.survivors});
             facts.insert("containment".into(), containment);
+            facts.insert("sandbox".into(), told(confinement));
         }
         facts
     }
@@ -412,6 +416,7 @@ fn of_error(error: &ProcessError) -> ToolOutcome {
                 "command and environment are too long together; write a script file and run it",
             )
         }
+        ProcessError::Unconfined { .. } => *unsupported(&text),
         _ => ToolOutcome::failure(text),
     }
 }

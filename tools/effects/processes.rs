@@ -3,6 +3,8 @@
 //! A command gets a process group of its own, exactly the environment given, and the null device (or exactly the
 //! bytes given) as standard input. Only the port stands here; the real side is [`system::SystemProcesses`].
 
+pub mod confinement;
+pub mod containment;
 #[cfg(test)]
 pub(crate) mod marked;
 mod pipes;
@@ -17,7 +19,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use thiserror::Error;
 
+use self::confinement::{Confinement, ConfinementError};
 use crate::cancellation::{CancelReason, Cancellation};
+use crate::effects::processes::containment::Unavailable;
 
 /// Runs commands.
 pub trait Processes: Send + Sync {
@@ -49,6 +53,8 @@ pub struct CommandSpec {
     /// How long output is still read after the command itself has ended, because a background child of it may
     /// hold the pipes for ever.
     pub drain: Duration,
+    /// What the kernel keeps it from; none means nothing.
+    pub confinement: Option<Arc<Confinement>>,
 }
 
 /// Which stream a chunk came from.
@@ -82,6 +88,8 @@ pub struct ProcessEnd {
     /// Pids that are known to be left (at most 64): what could not be killed in time. A later look may find them
     /// gone.
     pub survivors: Vec<u32>,
+    /// What the kernel kept it from, as it was put in force.
+    pub confinement: Option<Arc<Confinement>>,
 }
 
 impl ProcessEnd {
@@ -93,7 +101,7 @@ impl ProcessEnd {
         killed_background: bool,
     ) -> Self {
         let (level, survivors) = (ContainmentLevel::Group, Vec::new());
-        Self { status, stopped, output_held, killed_background, level, survivors }
+        Self { status, stopped, output_held, killed_background, level, survivors, confinement: None }
     }
 }
 
@@ -105,14 +113,24 @@ pub enum ContainmentLevel {
     Group,
     /// A sub-reaper of its own: no descendant can leave, and all end with this process, however it ends.
     SubReaper,
+    /// A PID namespace of its own: the same, and what a command kills cannot be what holds it.
+    PidNamespace,
+    /// A sub-reaper and a cgroup of its own: also what this user may not signal is killed, and how many processes
+    /// and how much memory there are can be bounded.
+    Cgroup,
 }
 
 impl ContainmentLevel {
+    /// All levels, in the order of `PROCESSES.md`.
+    pub const ALL: [Self; 4] = [Self::Group, Self::SubReaper, Self::PidNamespace, Self::Cgroup];
+
     /// The level as results name it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Group => "group",
             Self::SubReaper => "sub_reaper",
+            Self::PidNamespace => "pid_namespace",
+            Self::Cgroup => "cgroup",
         }
     }
 }
@@ -153,6 +171,20 @@ pub enum ProcessError {
         /// The system's own words.
         source: std::io::Error,
     },
+    /// Commands cannot be contained here as the host wants it, and are never run with less.
+    #[error(
+        "{program} was not started: containment level {} is not available here: {reason}. The host can choose another \
+         level; `toolwarden doctor` shows them",
+        .level.as_str()
+    )]
+    Containment {
+        /// The program.
+        program: String,
+        /// The level that the host chose.
+        level: ContainmentLevel,
+        /// Why it is not available.
+        reason: Unavailable,
+    },
     /// Waiting for it failed.
     #[error("lost track of {program}: {source}")]
     Wait {
@@ -160,6 +192,14 @@ pub enum ProcessError {
         program: String,
         /// The system's own words.
         source: std::io::Error,
+    },
+    /// It was to be confined, and was not run because it could not be.
+    #[error("{program} was not run, because it could not be confined: {source}")]
+    Unconfined {
+        /// The program.
+        program: String,
+        /// Why.
+        source: ConfinementError,
     },
     /// The node that was to run it ended first.
     #[error("{program} was not run to its end: {reason}")]

@@ -105,9 +105,11 @@ pub(super) fn of_start(op: &str, error: &ProcessError) -> Box<ToolOutcome> {
         ProcessError::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => unsupported(
             "there is no git in the PATH that commands get here; the host has to install it or to extend that PATH",
         ),
-        ProcessError::Start { .. } | ProcessError::Wait { .. } | ProcessError::Unsupervised { .. } => {
-            Box::new(ToolOutcome::failure(format!("{op}: {error}")))
-        }
+        ProcessError::Unconfined { .. } => unsupported(&format!("{op}: {error}")),
+        ProcessError::Start { .. }
+        | ProcessError::Containment { .. }
+        | ProcessError::Wait { .. }
+        | ProcessError::Unsupervised { .. } => Box::new(ToolOutcome::failure(format!("{op}: {error}"))),
     }
 }
 

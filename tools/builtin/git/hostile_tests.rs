@@ -435,6 +435,7 @@ async fn a_fancy_pager_is_not_waited_for() {
         stdin: None,
         grace: std::time::Duration::from_secs(1),
         drain: std::time::Duration::from_secs(1),
+        confinement: None,
     };
     SystemProcesses.run(plain, Arc::new(Deaf), Cancellation::new()).await.unwrap();
 }

@@ -273,6 +273,7 @@ impl<'a> Git<'a> {
             stdin: None,
             grace: GRACE,
             drain: DRAIN,
+            confinement: None,
         }
     }
 

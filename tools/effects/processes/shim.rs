@@ -1,28 +1,33 @@
 //! The shim: small processes between this one and each command, which no descendant of the command can escape.
 //!
 //! ```text
-//! host ── keeper            one for each GuardedProcesses; sub-reaper; forks scopes; takes what a killed scope leaves
-//!          └─ scope         one for each running command; sub-reaper; reused when nothing is left of its command
+//! host ── keeper            one for each GuardedProcesses; sub-reaper; forks wardens; takes what a killed warden leaves
+//!          └─ warden        one for each running command; sub-reaper; reused when nothing is left of its command
 //!              └─ command   in a session of its own, and whatever it starts
 //! ```
 //!
 //! The kernel gives every orphan to the nearest sub-reaper above it, so whatever a command does (`setsid`, double
-//! forks, closed pipes) its descendants become direct children of its scope as their parents end. A scope ends a
+//! forks, closed pipes) its descendants become direct children of its warden as their parents end. A warden ends a
 //! command in rounds: signal every direct child, reap the dead, look again, until the kernel says that there are no
-//! children (ECHILD), which is the proof that nothing is left. The socket between host and scope is the lease: its
+//! children (ECHILD), which is the proof that nothing is left. The socket between host and warden is the lease: its
 //! end of file means that the host let go or died, even by SIGKILL, and ends the command at once.
 //!
 //! What must stay true:
-//! - **A signal never reaches a stranger**: keeper and scopes signal only children that they have not reaped.
+//! - **A signal never reaches a stranger**: keeper and wardens signal only children that they have not reaped.
 //! - **They have one thread**, so that forking without exec is sound; so [`enter_if_asked`] comes before all else.
 //! - **They hold nothing of the host** but the sockets they were given: no memory, no locks, no environment.
 
+pub(super) mod cgroup;
+mod confinement;
 mod fork;
 pub mod guarded;
 mod handle;
 mod keeper;
+mod launch;
+mod namespace;
 mod offspring;
-mod scope;
+mod seat;
+mod warden;
 mod wire;
 
 /// The argument that asks a program to be the keeper; private to this crate, and not to be given by people.
@@ -35,6 +40,7 @@ const ARGUMENT: &str = "--toolwarden-process-shim";
 pub fn enter_if_asked() {
     let is_asked = std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT);
     if is_asked {
-        std::process::exit(keeper::keep());
+        let containment = wire::from_arguments(std::env::args_os().skip(2));
+        std::process::exit(keeper::keep(containment.as_ref()));
     }
 }

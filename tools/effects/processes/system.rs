@@ -32,6 +32,8 @@ use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use crate::cancellation::Cancellation;
+use crate::effects::processes::confinement::ConfinementError;
+use crate::effects::processes::containment::Containment;
 use crate::effects::processes::pipes::Pipes;
 use crate::effects::processes::shim::guarded::GuardedProcesses;
 use crate::effects::processes::{CommandSpec, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes};
@@ -58,7 +60,13 @@ impl SystemProcesses {
     /// itself gives `/proc/self/exe`. It is started at the first command; when it cannot be, commands are refused
     /// and never run at a lower level.
     pub fn with_shim(executable: impl Into<PathBuf>) -> GuardedProcesses {
-        GuardedProcesses::new(executable.into())
+        Self::contained(executable, Containment::SubReaper)
+    }
+
+    /// As [`Self::with_shim`], with commands contained as the host chooses. What is not available is known from
+    /// [`GuardedProcesses::probe`]; commands are refused then with [`ProcessError::Containment`].
+    pub fn contained(executable: impl Into<PathBuf>, containment: Containment) -> GuardedProcesses {
+        GuardedProcesses::new(executable.into(), containment)
     }
 }
 
@@ -75,6 +83,10 @@ impl Processes for SystemProcesses {
 
 async fn run(command: &CommandSpec, sink: &dyn OutputSink, stop: &Cancellation) -> Result<ProcessEnd, ProcessError> {
     let program = &command.program;
+    if command.confinement.as_ref().is_some_and(|confinement| !confinement.is_off()) {
+        let source = ConfinementError::NeedsShim;
+        return Err(ProcessError::Unconfined { program: program.clone(), source });
+    }
     let lost = |source| ProcessError::Wait { program: program.clone(), source };
     // Before the start, or the end of a very short command could be missed.
     let mut exits =
@@ -317,6 +329,7 @@ mod tests {
             stdin: None,
             grace: Duration::from_millis(300),
             drain: Duration::from_millis(200),
+            confinement: None,
         }
     }
 

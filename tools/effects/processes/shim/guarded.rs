@@ -1,7 +1,7 @@
-//! The real side of the processes port at the level [`ContainmentLevel::SubReaper`]: commands under a shim.
+//! The real side of the processes port at the levels that need a shim, from [`ContainmentLevel::SubReaper`] up.
 //!
 //! What must stay true: dropping the future closes the lease, which ends the command at once; an end without
-//! survivors is told only when a scope or the keeper has said that nothing is left; every wait but the one for the
+//! survivors is told only when a warden or the keeper has said that nothing is left; every wait but the one for the
 //! command itself has a bound.
 
 use std::io;
@@ -15,35 +15,65 @@ use futures_util::future::BoxFuture;
 use rustix::fs::{Mode, OFlags};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::handle::{Handed, Handle};
+use super::handle::{HandOverError, Handed, Handle};
 use super::wire::{FINISH, Report, Request, STOP};
 use crate::cancellation::{CancelReason, Cancellation};
+use crate::effects::processes::confinement::checked::Checked;
+use crate::effects::processes::confinement::kernel::KernelSupport;
+use crate::effects::processes::confinement::{ConfinementError, Step};
+use crate::effects::processes::containment::{Containment, Unavailable};
 use crate::effects::processes::pipes::Pipes;
 use crate::effects::processes::system::find_program;
 use crate::effects::processes::{
     CommandSpec, ContainmentLevel, OutputSink, ProcessEnd, ProcessError, ProcessStatus, Processes,
 };
 
-/// How long a scope may take to report after the grace of a command, before it is given up.
+/// How long a warden may take to report after the grace of a command, before it is given up.
 const REPORT_WAIT: Duration = Duration::from_millis(1300);
-/// The pause between two looks at a command that no scope is known to have taken.
+/// The pause between two looks at a command that no warden is known to have taken.
 const UNTAKEN_PAUSE: Duration = Duration::from_millis(100);
-/// How often a command that no scope took is handed over.
+/// How often a command that no warden took is handed over.
 const ATTEMPTS: usize = 3;
 /// How long what a stopped command wrote last is still read.
 const LAST_READ: Duration = Duration::from_millis(20);
 
 /// Runs commands on this machine under a shim; made by
-/// [`SystemProcesses::with_shim`](crate::effects::processes::system::SystemProcesses::with_shim). Clones share it;
-/// with the last one it ends.
+/// [`SystemProcesses::with_shim`](crate::effects::processes::system::SystemProcesses::with_shim) and
+/// [`contained`](crate::effects::processes::system::SystemProcesses::contained). Clones share it; with the last one it
+/// ends.
 #[derive(Clone)]
 pub struct GuardedProcesses {
     shim: Arc<Handle>,
+    kernel: Option<KernelSupport>,
 }
 
 impl GuardedProcesses {
-    pub(in crate::effects::processes) fn new(executable: PathBuf) -> Self {
-        Self { shim: Arc::new(Handle::new(executable)) }
+    pub(in crate::effects::processes) fn new(executable: PathBuf, containment: Containment) -> Self {
+        Self { shim: Arc::new(Handle::new(executable, containment)), kernel: None }
+    }
+
+    /// Takes this for what the kernel gives, instead of finding it out. It changes what is refused, and never what
+    /// is put in force.
+    #[must_use]
+    pub fn on_kernel(self, support: KernelSupport) -> Self {
+        Self { kernel: Some(support), ..self }
+    }
+
+    /// The level that commands run at, or are refused.
+    pub fn level(&self) -> ContainmentLevel {
+        self.shim.level()
+    }
+
+    /// Starts the shim, if it is not there, which tries out the level; so that a host knows before the first command.
+    /// Takes some milliseconds the first time.
+    ///
+    /// # Errors
+    /// Why the level is not available here. Commands are refused for the same reason.
+    pub async fn probe(&self) -> Result<(), Unavailable> {
+        self.shim.prepare().await.map_err(|error| match error {
+            HandOverError::Unavailable(reason) => reason,
+            HandOverError::Io(error) => Unavailable::Shim { reason: error.to_string() },
+        })
     }
 }
 
@@ -54,11 +84,12 @@ impl Processes for GuardedProcesses {
         sink: Arc<dyn OutputSink>,
         stop: Cancellation,
     ) -> BoxFuture<'static, Result<ProcessEnd, ProcessError>> {
-        let shim = Arc::clone(&self.shim);
+        let (shim, kernel) = (Arc::clone(&self.shim), self.kernel);
         Box::pin(async move {
             for _ in 0..ATTEMPTS {
-                let (handed, pipes) = start(&shim, &command).await?;
-                match Attendance::new(&command, handed, pipes).attend(sink.as_ref(), &stop).await {
+                let checked = check(&command, kernel).await?;
+                let Some((handed, pipes)) = start(&shim, &command, checked).await? else { continue };
+                match Attendance::new(&command, shim.level(), handed, pipes).attend(sink.as_ref(), &stop).await {
                     Ok(end) => return Ok(end),
                     Err(Failure::Process(error)) => return Err(error),
                     // It was not run, so that it can be handed over once more.
@@ -71,18 +102,47 @@ impl Processes for GuardedProcesses {
     }
 }
 
-/// Hands a command to a scope.
-async fn start(shim: &Handle, command: &CommandSpec) -> Result<(Handed, Pipes), ProcessError> {
+/// Looks at what a command is to be confined to; none when to nothing.
+async fn check(command: &CommandSpec, kernel: Option<KernelSupport>) -> Result<Option<Checked>, ProcessError> {
+    let Some(confinement) = command.confinement.clone().filter(|confinement| !confinement.is_off()) else {
+        return Ok(None);
+    };
+    let (temporary, folder) = (command.environment.get("TMPDIR").cloned(), command.folder.clone());
+    let checking = tokio::task::spawn_blocking(move || {
+        kernel.unwrap_or_else(KernelSupport::of_this_machine).suffices(&confinement)?;
+        let checked = Checked::new(&confinement, temporary.as_deref())?;
+        checked.may_work_in(&folder)?;
+        Ok(checked)
+    });
+    let program = || command.program.clone();
+    match checking.await {
+        Ok(checked) => checked.map(Some).map_err(|source| ProcessError::Unconfined { program: program(), source }),
+        Err(error) => Err(ProcessError::Start { program: program(), source: io::Error::other(error) }),
+    }
+}
+
+/// Hands a command to a warden; nothing, when the one that was called is gone.
+async fn start(
+    shim: &Handle,
+    command: &CommandSpec,
+    checked: Option<Checked>,
+) -> Result<Option<(Handed, Pipes)>, ProcessError> {
     let refused = |source| ProcessError::Start { program: command.program.clone(), source };
+    let handed = shim.call_warden().await.map_err(|error| match error {
+        HandOverError::Io(error) => refused(error),
+        HandOverError::Unavailable(reason) => {
+            ProcessError::Containment { program: command.program.clone(), level: shim.level(), reason }
+        }
+    })?;
     let path = command.environment.get("PATH").map_or("", String::as_str);
     let file = find_program(&command.program, path).ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
-    let request = Request::new(&file, command).and_then(|request| request.to_bytes()).map_err(refused)?;
+    let request = Request::new(&file, command, checked).and_then(|request| request.to_bytes()).map_err(refused)?;
     let folder = folder(command)?;
     let (pipes, far) = Pipes::open(command.stdin.clone()).map_err(refused)?;
     let mut descriptors = vec![folder.as_fd(), far.out.as_fd(), far.err.as_fd()];
     descriptors.extend(far.input.as_ref().map(|input| input.as_fd()));
-    let handed = shim.hand_over(&request, &descriptors).await.map_err(refused)?;
-    Ok((handed, pipes))
+    let is_sent = handed.send(&request, &descriptors).await.is_ok();
+    Ok(is_sent.then_some((handed, pipes)))
 }
 
 /// The working directory, held by descriptor: what happens to its name from here on does not matter.
@@ -99,31 +159,32 @@ fn folder(command: &CommandSpec) -> Result<OwnedFd, ProcessError> {
 /// What is known of a running command.
 struct Attendance<'a> {
     command: &'a CommandSpec,
+    level: ContainmentLevel,
     handed: Handed,
     pipes: Pipes,
     status: Option<ProcessStatus>,
     stopped: Option<CancelReason>,
-    /// Whether the scope was told to end what the command left behind.
+    /// Whether the warden was told to end what the command left behind.
     is_finishing: bool,
     output_held: bool,
 }
 
 /// Why there is no end to tell of.
 enum Failure {
-    /// No scope has taken the command, and none will.
+    /// No warden has taken the command, and none will.
     Untaken,
     Process(ProcessError),
 }
 
-/// What a scope or the keeper said last.
+/// What a warden or the keeper said last.
 struct Gone {
     killed_background: bool,
     survivors: Vec<u32>,
 }
 
 impl<'a> Attendance<'a> {
-    fn new(command: &'a CommandSpec, handed: Handed, pipes: Pipes) -> Self {
-        Self { command, handed, pipes, status: None, stopped: None, is_finishing: false, output_held: false }
+    fn new(command: &'a CommandSpec, level: ContainmentLevel, handed: Handed, pipes: Pipes) -> Self {
+        Self { command, level, handed, pipes, status: None, stopped: None, is_finishing: false, output_held: false }
     }
 
     async fn attend(mut self, sink: &dyn OutputSink, stop: &Cancellation) -> Result<ProcessEnd, Failure> {
@@ -136,8 +197,9 @@ impl<'a> Attendance<'a> {
             stopped: self.stopped,
             output_held: self.output_held || !is_drained,
             killed_background: gone.killed_background,
-            level: ContainmentLevel::SubReaper,
+            level: self.level,
             survivors: gone.survivors,
+            confinement: self.command.confinement.clone(),
         })
     }
 
@@ -165,6 +227,19 @@ impl<'a> Attendance<'a> {
                         let program = self.command.program.clone();
                         return Err(Failure::Process(ProcessError::Start { program, source }));
                     }
+                    Some(Report::Unconfined { step, errno }) => {
+                        let Some(step) = Step::numbered(step) else {
+                            return Err(self.lost(io::ErrorKind::InvalidData.into()));
+                        };
+                        let source = ConfinementError::Step { step, source: io::Error::from_raw_os_error(errno) };
+                        let program = self.command.program.clone();
+                        return Err(Failure::Process(ProcessError::Unconfined { program, source }));
+                    }
+                    Some(Report::Unavailable { fault }) => {
+                        let (program, level) = (self.command.program.clone(), self.level);
+                        let reason = self.handed.reason(fault);
+                        return Err(Failure::Process(ProcessError::Containment { program, level, reason }));
+                    }
                     Some(_) => return Err(self.lost(io::ErrorKind::InvalidData.into())),
                     None => return self.sweep().await,
                 },
@@ -180,7 +255,7 @@ impl<'a> Attendance<'a> {
                 () = overdue.as_mut(), if is_ending => return self.sweep().await,
                 () = drain.as_mut(), if is_draining => self.finish(),
                 () = untaken.as_mut(), if !is_taken => {
-                    is_taken = self.handed.scope().is_some();
+                    is_taken = self.handed.warden().is_some();
                     if !is_taken && !self.handed.is_awaited() {
                         return self.sweep().await;
                     }
@@ -200,11 +275,11 @@ impl<'a> Attendance<'a> {
         self.handed.order(FINISH);
     }
 
-    /// The scope is gone, or does not answer: the keeper ends what is left.
+    /// The warden is gone, or does not answer: the keeper ends what is left.
     async fn sweep(&mut self) -> Result<Gone, Failure> {
         self.handed.let_go();
-        let Some(scope) = self.handed.scope() else { return Err(Failure::Untaken) };
-        let survivors = self.handed.sweep(scope).await.map_err(|source| self.lost(source))?;
+        let Some(warden) = self.handed.warden() else { return Err(Failure::Untaken) };
+        let survivors = self.handed.sweep(warden).await.map_err(|source| self.lost(source))?;
         Ok(Gone { killed_background: false, survivors })
     }
 

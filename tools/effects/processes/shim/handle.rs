@@ -1,7 +1,7 @@
 //! The host's hold of its keeper: started at the first need, again when it was lost, let go with the last handle.
 //!
 //! What must stay true: a command that may have begun is never handed over a second time; nothing is started at a
-//! lower level because a keeper is missing.
+//! lower level because a keeper is missing, or because the level is not available.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -12,21 +12,26 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::unistd::Pid;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
     sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
 use tokio::process::Command;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::ARGUMENT;
-use super::scope::DESCRIPTORS_MAX;
-use super::wire::{Report, VERSION};
+use super::cgroup::{CgroupParent, leaf_name};
+use super::seat::DESCRIPTORS_MAX;
+use super::wire::{Fault, Report, VERSION, to_arguments};
+use crate::effects::processes::ContainmentLevel;
+use crate::effects::processes::containment::{CgroupPlan, Containment, Unavailable};
 
 /// How long a keeper may take to say that it is ready.
 const READY_WAIT: Duration = Duration::from_secs(10);
@@ -37,16 +42,34 @@ const ATTEMPTS: usize = 3;
 /// Bytes read from a line at once.
 const READ_BYTES: usize = 512;
 
+/// The pause between two looks at a cgroup that nobody but this process can end.
+const CGROUP_PAUSE: Duration = Duration::from_millis(5);
+
 /// Where the keeper is, if there is one.
 pub(super) struct Handle {
     executable: PathBuf,
+    containment: Containment,
     keeper: Mutex<Option<Arc<Keeper>>>,
 }
 
-/// One running keeper. When the last copy is dropped its sockets close, and it ends when its scopes have.
+/// One running keeper. When the last copy is dropped its sockets close, and it ends when its wardens have.
 struct Keeper {
-    requests: OwnedFd,
+    calls: OwnedFd,
     host: BlockingStream,
+    /// Where it makes cgroups.
+    cgroups: Option<PathBuf>,
+    level: ContainmentLevel,
+}
+
+/// Why a command is not handed over.
+#[derive(Debug, Error)]
+pub(super) enum HandOverError {
+    /// The level that was chosen is not available.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// There is no keeper, or it cannot be spoken to.
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 /// Where reports come from.
@@ -58,56 +81,70 @@ pub(super) struct Reports<R> {
 /// A command that was handed over.
 pub(super) struct Handed {
     pub(super) reports: Reports<Receiver>,
-    /// The lease, whose end ends the command; orders go this way, and the scope's pid comes back before it starts
+    /// The lease, whose end ends the command; orders go this way, and the warden's pid comes back before it starts
     /// anything. It stands apart from the reports, and unknown to tokio, because nobody needs to wake up for it.
     lease: BlockingStream,
-    scope: Option<i32>,
+    warden: Option<i32>,
     keeper: Arc<Keeper>,
 }
 
+impl From<rustix::io::Errno> for HandOverError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
 impl Handle {
-    pub(super) fn new(executable: PathBuf) -> Self {
-        Self { executable, keeper: Mutex::new(None) }
+    pub(super) fn new(executable: PathBuf, containment: Containment) -> Self {
+        Self { executable, containment, keeper: Mutex::new(None) }
     }
 
-    /// Hands a request and its descriptors (folder, outputs, maybe input) to whichever scope takes it.
+    /// The level that commands run at, or are refused.
+    pub(super) fn level(&self) -> ContainmentLevel {
+        self.containment.level()
+    }
+
+    /// Sees to it that a keeper is there, which has tried out the level.
     ///
     /// # Errors
-    /// Why there is no keeper, or why it cannot be spoken to.
-    pub(super) async fn hand_over(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Handed> {
+    /// [`HandOverError`].
+    pub(super) async fn prepare(&self) -> Result<(), HandOverError> {
+        self.keeper().await.map(|_| ())
+    }
+
+    /// Has a warden wait for a command. It wakes up while the rest is made ready.
+    ///
+    /// # Errors
+    /// [`HandOverError`].
+    pub(super) async fn call_warden(&self) -> Result<Handed, HandOverError> {
         for _ in 0..ATTEMPTS {
             let keeper = self.keeper().await?;
             let (lease, far_lease) = BlockingStream::pair()?;
-            lease.set_nonblocking(true)?;
             let (reports, far_reports) = pipe_with(PipeFlags::CLOEXEC)?;
-            // As much as there is room for, before anybody is woken.
-            let written = rustix::net::send(&lease, request, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap_or(0);
-            let mut all = vec![far_lease.as_fd(), far_reports.as_fd()];
-            all.extend_from_slice(descriptors);
-            let is_sent = send(&keeper.requests, &[0], &all).await.is_ok();
-            drop((far_lease, far_reports));
+            if send(&keeper.calls, &[0], &[far_lease.as_fd(), far_reports.as_fd()]).await.is_err() {
+                self.forget(&keeper).await;
+                continue;
+            }
+            lease.set_nonblocking(true)?;
             rustix::io::ioctl_fionbio(&reports, true)?;
             let reports = Reports::from(Receiver::from_owned_fd_unchecked(reports)?);
-            // A request that is not whole is never run.
-            if is_sent && send_rest(&lease, &request[written..]).await.is_ok() {
-                return Ok(Handed { reports, lease, scope: None, keeper });
-            }
-            self.forget(&keeper).await;
+            return Ok(Handed { reports, lease, warden: None, keeper });
         }
-        Err(io::Error::other("the shim ended again and again"))
+        Err(io::Error::other("the shim ended again and again").into())
     }
 
     /// The running keeper, or a new one.
-    async fn keeper(&self) -> io::Result<Arc<Keeper>> {
+    async fn keeper(&self) -> Result<Arc<Keeper>, HandOverError> {
         let mut current = self.keeper.lock().await;
         if let Some(keeper) = current.as_ref().filter(|keeper| keeper.is_alive()) {
             return Ok(Arc::clone(keeper));
         }
-        let keeper = Arc::new(Keeper::start(&self.executable).await?);
+        let keeper = Arc::new(Keeper::start(&self.executable, &self.containment).await?);
         *current = Some(Arc::clone(&keeper));
         Ok(keeper)
     }
 
+    /// Does not use this keeper again.
     async fn forget(&self, lost: &Arc<Keeper>) {
         let mut current = self.keeper.lock().await;
         if current.as_ref().is_some_and(|keeper| Arc::ptr_eq(keeper, lost)) {
@@ -118,18 +155,20 @@ impl Handle {
 
 impl Keeper {
     #[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
-    async fn start(executable: &Path) -> io::Result<Self> {
+    async fn start(executable: &Path, containment: &Containment) -> Result<Self, HandOverError> {
+        let (containment, cgroups) = placed(containment)?;
         let kind = SocketType::SEQPACKET;
-        let (requests, far_requests) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        rustix::io::ioctl_fionbio(&requests, true)?;
+        let (calls, far_calls) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::io::ioctl_fionbio(&calls, true)?;
         let (host, far_host) = UnixStream::pair()?;
         let far_host = far_host.into_std()?;
         far_host.set_nonblocking(false)?;
         let mut child = Command::new(executable)
             .arg(ARGUMENT)
+            .args(to_arguments(&containment))
             .env_clear()
             .current_dir("/")
-            .stdin(far_requests)
+            .stdin(far_calls)
             .stdout(OwnedFd::from(far_host))
             .stderr(Stdio::null())
             .spawn()
@@ -137,14 +176,17 @@ impl Keeper {
         // It outlives its sockets a little. Where the async runtime ends first, tokio's next one reaps it.
         tokio::spawn(async move { child.wait().await });
         let mut reports = Reports::from(host);
-        let refused = |reason: &str| Err(io::Error::other(format!("{} {reason}", executable.display())));
+        let refused = |reason: &str| Err(io::Error::other(format!("{} {reason}", executable.display())).into());
         match timeout(READY_WAIT, reports.next()).await {
-            Ok(Ok(Some(Report::Ready { version: VERSION }))) => Ok(Self { requests, host: reports.source.into_std()? }),
+            Ok(Ok(Some(Report::Ready { version: VERSION }))) => {
+                Ok(Self { calls, host: reports.source.into_std()?, cgroups, level: containment.level() })
+            }
             Ok(Ok(Some(Report::Ready { .. }))) => refused("is a shim of another version; use the same build for both"),
             Ok(Ok(Some(Report::Failed { errno }))) => {
                 let error = io::Error::from_raw_os_error(errno);
-                Err(named(executable, "cannot be the shim here", error))
+                Err(named(executable, "cannot be the shim here", error).into())
             }
+            Ok(Ok(Some(Report::Unavailable { fault }))) => Err(fault.reason(&cgroups.unwrap_or_default()).into()),
             _ => refused("did not answer as a shim; its main must call shim::enter_if_asked before anything else"),
         }
     }
@@ -156,16 +198,22 @@ impl Keeper {
     }
 }
 
-/// Sends bytes with descriptors in one message, waiting while the socket is full.
-async fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let once = |socket: BorrowedFd<'_>| -> io::Result<()> {
+/// What the keeper is told: where cgroups are made is found by the host, whose errors name it.
+fn placed(containment: &Containment) -> Result<(Containment, Option<PathBuf>), Unavailable> {
+    let Containment::Cgroup(plan) = containment else { return Ok((containment.clone(), None)) };
+    let parent = plan.folder()?;
+    Ok((Containment::Cgroup(CgroupPlan { parent: Some(parent.clone()), ..plan.clone() }), Some(parent)))
+}
+
+/// Sends bytes with descriptors in one message, waiting while the socket is full; how many bytes it took.
+async fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let once = |socket: BorrowedFd<'_>| -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
-        Ok(())
+        Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
     };
     match once(socket.as_fd()) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -212,19 +260,33 @@ impl<R: AsyncRead + Unpin> Reports<R> {
 }
 
 impl Handed {
-    /// The scope that has taken the command, if one has: from then on it may run.
-    pub(super) fn scope(&mut self) -> Option<i32> {
-        let mut pid = [0; 4];
-        let read = |pid: &mut [u8]| recv(&self.lease, pid, RecvFlags::DONTWAIT).map(|(_, length)| length);
-        if self.scope.is_none() && read(&mut pid) == Ok(pid.len()) {
-            self.scope = Some(i32::from_le_bytes(pid));
-        }
-        self.scope
+    /// Hands the request and its descriptors (folder, outputs, maybe input) to the warden that was called.
+    ///
+    /// # Errors
+    /// When nobody will take it. A request that is not whole is never run.
+    pub(super) async fn send(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let written = send(&self.lease, request, descriptors).await?;
+        send_rest(&self.lease, &request[written..]).await
     }
 
-    /// Gives an order; a scope that cannot take it is gone, which the next report tells.
+    /// The warden that has taken the command, if one has: from then on it may run.
+    pub(super) fn warden(&mut self) -> Option<i32> {
+        let mut pid = [0; 4];
+        let read = |pid: &mut [u8]| recv(&self.lease, pid, RecvFlags::DONTWAIT).map(|(_, length)| length);
+        if self.warden.is_none() && read(&mut pid) == Ok(pid.len()) {
+            self.warden = Some(i32::from_le_bytes(pid));
+        }
+        self.warden
+    }
+
+    /// Gives an order; a warden that cannot take it is gone, which the next report tells.
     pub(super) fn order(&self, order: u8) {
         let _ = rustix::net::send(&self.lease, &[order], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Why the command cannot be held as it should be.
+    pub(super) fn reason(&self, fault: Fault) -> Unavailable {
+        fault.reason(self.keeper.cgroups.as_deref().unwrap_or(Path::new("")))
     }
 
     /// Whether somebody will take the command, if nobody has.
@@ -232,29 +294,53 @@ impl Handed {
         self.keeper.is_alive()
     }
 
-    /// Ends the lease, from which what was said can still be read: no scope can start the command any more, and one that has, has said so.
+    /// Ends the lease, from which what was said can still be read: no warden can start the command any more, and one that has, has said so.
     pub(super) fn let_go(&self) {
         let _ = rustix::net::shutdown(&self.lease, rustix::net::Shutdown::Both);
     }
 
-    /// Has the keeper kill the scope, if it lives, and everything that was below it; the pids of what survives.
+    /// Has the keeper kill the warden, if it lives, and everything that was below it; the pids of what survives.
+    /// Without a keeper, what is in the warden's cgroup is killed from here.
     ///
     /// # Errors
-    /// When there is no keeper any more.
-    pub(super) async fn sweep(&self, scope: i32) -> io::Result<Vec<u32>> {
+    /// When there is neither.
+    pub(super) async fn sweep(&self, warden: i32) -> io::Result<Vec<u32>> {
         let swept = async {
             let (near, far) = UnixStream::pair()?;
             let far = far.into_std()?;
             far.set_nonblocking(false)?;
-            send(&self.keeper.host, &scope.to_le_bytes(), &[far.as_fd()]).await?;
+            send(&self.keeper.host, &warden.to_le_bytes(), &[far.as_fd()]).await?;
             drop(far);
             Reports::from(near).next().await
         };
-        match timeout(SWEEP_WAIT, swept).await {
-            Ok(Ok(Some(Report::Gone { survivors, .. }))) => Ok(survivors),
-            _ => Err(io::Error::other("its shim was killed as a whole, so what it started may still run")),
+        match (timeout(SWEEP_WAIT, swept).await, &self.keeper.cgroups) {
+            (Ok(Ok(Some(Report::Gone { survivors, .. }))), _) => Ok(survivors),
+            (_, Some(parent)) => end_cgroup(parent, warden).await,
+            _ => Err(io::Error::other(match self.keeper.level {
+                ContainmentLevel::PidNamespace => "its shim was killed as a whole, and the kernel ends what it started",
+                _ => "its shim was killed as a whole, so what it started may still run",
+            })),
         }
     }
+}
+
+/// Kills what is in the cgroup of a warden that is gone together with its keeper; the pids of what survives.
+async fn end_cgroup(parent: &Path, warden: i32) -> io::Result<Vec<u32>> {
+    let parent = CgroupParent::open(parent, &CgroupPlan::default());
+    let parent = parent.map_err(|fault| io::Error::from_raw_os_error(fault.errno))?;
+    let Some(leaf) = parent.find(&leaf_name(Pid::from_raw(warden)))? else { return Ok(Vec::new()) };
+    let emptied = async {
+        while leaf.is_populated() {
+            leaf.kill()?;
+            sleep(CGROUP_PAUSE).await;
+        }
+        Ok::<(), rustix::io::Errno>(())
+    };
+    if let Ok(emptied) = timeout(SWEEP_WAIT, emptied).await {
+        emptied?;
+        leaf.remove();
+    }
+    Ok(leaf.members().iter().filter_map(|pid| u32::try_from(pid.as_raw()).ok()).collect())
 }
 
 fn named(executable: &Path, what: &str, error: io::Error) -> io::Error {

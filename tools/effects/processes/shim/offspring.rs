@@ -5,11 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
+use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::{WaitOptions, WaitStatus, wait};
 
 use crate::effects::processes::ProcessStatus;
@@ -49,6 +51,18 @@ fn status_of(status: WaitStatus) -> ProcessStatus {
         (None, Some(signal)) => ProcessStatus::Signalled { signal },
         (None, None) => ProcessStatus::Unknown,
     }
+}
+
+/// The direct children of the only thread of a process, as a `/proc` that is held open knows them.
+///
+/// # Errors
+/// The system's, where that cannot be read.
+pub(super) fn children_in(processes: BorrowedFd<'_>, parent: Pid) -> io::Result<BTreeSet<Pid>> {
+    let path = format!("{parent}/task/{parent}/children");
+    let file = openat(processes, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut pids = String::new();
+    fs::File::from(file).read_to_string(&mut pids)?;
+    Ok(pids.split_ascii_whitespace().filter_map(pid_of).collect())
 }
 
 /// The direct children of this process, dead ones that are not reaped yet among them.

@@ -1,7 +1,7 @@
-//! A scope: the process above one running command, which ends it and everything that came of it.
+//! A warden: the process above one running command, which ends it and everything that came of it.
 //!
-//! It waits for a request on the keeper's socket, starts the command, and reports. What the command started is gone
-//! when the kernel says that there are no children left, because every orphan below became one. Then the scope
+//! It waits for a call on the keeper's socket, starts the command that is asked for, and reports. What the command started is gone
+//! when the kernel says that there are no children left, because every orphan below became one. Then the warden
 //! serves the next request: nothing can be left to come to it.
 //!
 //! What must stay true: the host's end of the lease is all that keeps a command running; only children that are not
@@ -9,26 +9,26 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, IoSliceMut, Read as _, Write as _};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
 use nix::sys::prctl::{set_child_subreaper, set_name, set_pdeathsig};
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::signalfd::SignalFd;
-use nix::unistd::{Pid, chdir, fchdir, getpid, getppid, setsid};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
+use nix::unistd::{Pid, chdir, fchdir, setsid};
+use rustix::net::{RecvFlags, recv};
 
+use super::confinement::{Hold, Ward};
+use super::fork::BROKEN;
+use super::launch::{Launched, launch};
 use super::offspring::{self, Reaped};
-use super::wire::{FINISH, Report, Request, STOP};
+use super::seat::{Call, Handed, Received, Seat, receive, receive_request};
+use super::wire::{FINISH, Report, STOP};
 
-/// The most descriptors that come with a request.
-pub(super) const DESCRIPTORS_MAX: usize = 6;
 /// How long what a command left behind may take to obey TERM.
 const BACKGROUND_GRACE: Duration = Duration::from_millis(200);
 /// After this long without a death, what is being killed is reported as surviving.
@@ -37,62 +37,51 @@ const STUCK_WAIT: Duration = Duration::from_millis(500);
 const KILL_WAIT: Duration = Duration::from_millis(1200);
 /// The pause between two rounds of KILL in which nobody died, before and after the report of survivors.
 const ROUND_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// The pause between two looks at a cgroup that is still populated when there are no children.
+const CGROUP_PAUSE: Duration = Duration::from_millis(1);
 
-/// What a scope has of the keeper.
-pub(super) struct Seat {
-    /// Where requests come in; shared with all other scopes.
-    pub(super) requests: OwnedFd,
-    /// A semaphore that counts the idle scopes.
-    pub(super) idle: OwnedFd,
-    /// Tells the keeper that no scope is idle.
-    pub(super) bell: OwnedFd,
-    /// SIGCHLD.
-    pub(super) exits: SignalFd,
-    /// The keeper.
-    pub(super) keeper: Pid,
-}
-
-/// The life of a scope; `counted` says whether it adds itself to the idle ones (not when it replaces one that died
+/// The life of a warden; `counted` says whether it adds itself to the idle ones (not when it replaces one that died
 /// while it was counted). Returns the exit code: 0 when it is not needed any more.
 pub(super) fn serve(seat: &Seat, mut counted: bool) -> i32 {
     // In a session of its own no signal to a group can meet it together with the host or the keeper.
     let _ = setsid();
-    let _ = set_name(c"toolwarden-scope");
+    let _ = set_name(c"toolwarden-ward");
+    let Ok(ward) = seat.confinement.enter() else { return BROKEN };
     if set_child_subreaper(true).is_err() {
-        return super::fork::BROKEN;
+        return BROKEN;
     }
     let mut is_used = false;
     loop {
-        // An idle scope ends with the keeper, without which it would serve once more and never be replaced.
+        // An idle warden ends with the keeper, without which it would serve once more and never be replaced.
         let _ = set_pdeathsig(Signal::SIGKILL);
-        if getppid() != seat.keeper {
+        if !seat.is_keeper_there() {
             return 0;
         }
         if counted {
             let _ = rustix::io::write(&seat.idle, &1_u64.to_ne_bytes());
         }
         counted = true;
-        let handed = loop {
-            match receive(&seat.requests) {
-                Ok(Received::Request(handed)) => break Some(handed),
+        let call = loop {
+            match receive(&seat.calls) {
+                Ok(Received::Call(call)) => break Some(call),
                 Ok(Received::Nonsense) => break None,
                 Ok(Received::End) => return 0,
                 Err(Errno::EINTR) => {}
-                // The socket's time is over: nobody needed this scope for a while.
+                // The socket's time is over: nobody needed this warden for a while.
                 Err(Errno::EAGAIN) if is_used && seat.leave() => return 0,
                 Err(Errno::EAGAIN) => {}
-                Err(_) => return super::fork::BROKEN,
+                Err(_) => return BROKEN,
             }
         };
         let _ = set_pdeathsig(None);
-        let is_leased = match handed {
-            Some(handed) => run(seat, handed),
+        let is_leased = match call {
+            Some(call) => run(seat, &ward, call),
             None => {
                 seat.take();
                 true
             }
         };
-        if !is_leased {
+        if !is_leased || ward.is_used_once() {
             return 0;
         }
         // It must not keep a folder busy.
@@ -101,95 +90,47 @@ pub(super) fn serve(seat: &Seat, mut counted: bool) -> i32 {
     }
 }
 
-impl Seat {
-    /// Counts this scope out; says whether others are idle.
-    fn count_out(&self) -> bool {
-        let _ = rustix::io::read(&self.idle, &mut [0; 8]);
-        let mut look = [PollFd::new(self.idle.as_fd(), PollFlags::POLLIN)];
-        poll(&mut look, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-    }
-
-    /// Begins to work.
-    fn take(&self) {
-        if !self.count_out() {
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
-        }
-    }
-
-    /// Leaves, unless this is the last idle one.
-    fn leave(&self) -> bool {
-        let others = self.count_out();
-        if !others {
-            let _ = rustix::io::write(&self.idle, &1_u64.to_ne_bytes());
-        }
-        others
-    }
-}
-
-/// What comes with a request.
-struct Handed {
-    /// The lease, the request and the orders; back goes the receipt.
-    lease: UnixStream,
-    reports: File,
-    folder: OwnedFd,
-    out: OwnedFd,
-    err: OwnedFd,
-    input: Option<OwnedFd>,
-}
-
-/// What came on the keeper's socket.
-enum Received {
-    Request(Handed),
-    /// A message without the descriptors of a request.
-    Nonsense,
-    /// The host is gone.
-    End,
-}
-
-/// Waits for a request.
-fn receive(requests: &OwnedFd) -> Result<Received, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let received = recvmsg(requests, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
-        .map_err(|error| Errno::from_raw(error.raw_os_error()))?;
-    if received.bytes == 0 {
-        return Ok(Received::End);
-    }
-    let mut descriptors = control.drain().flat_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
-        _ => Vec::new(),
-    });
-    let mut next = || descriptors.next();
-    let (Some(lease), Some(reports), Some(folder), Some(out), Some(err)) = (next(), next(), next(), next(), next())
-    else {
-        return Ok(Received::Nonsense);
-    };
-    Ok(Received::Request(Handed { lease: lease.into(), reports: reports.into(), folder, out, err, input: next() }))
-}
-
-/// Serves one request to the end of everything that came of it. Says whether the host still held the lease then: one
-/// that let go may have this scope killed yet, which must not hit another command.
-fn run(seat: &Seat, handed: Handed) -> bool {
-    let Handed { mut lease, mut reports, folder, out, err, input } = handed;
-    let Some(request) = read_request(&mut lease) else {
+/// Serves one call to the end of everything that came of it. Says whether the host still held the lease then, or has
+/// never heard of this warden: one that let go may have it killed yet, which must not hit another command.
+fn run(seat: &Seat, ward: &Ward, call: Call) -> bool {
+    let Call { mut lease, mut reports } = call;
+    let Some(handed) = receive_request(&mut lease) else {
         seat.take();
-        return false;
+        return true;
     };
     // The receipt comes before the last look at the lease: a host that lets go and then finds no receipt knows that
     // nothing will be started, and may hand the command to another.
-    let _ = rustix::io::write(&lease, &getpid().as_raw().to_le_bytes());
+    let _ = rustix::io::write(&lease, &ward.pid().as_raw().to_le_bytes());
     if !is_leased(&lease) {
         seat.take();
         return false;
     }
-    let started = fchdir(&folder).and_then(|()| start(&request, &out, &err, input.as_ref()));
-    // The next request can wait for that long, and this one need not wait for a fork.
+    let started = begin(seat, ward, &handed);
+    // The next call can wait for that long, and this one need not wait for a fork.
     seat.take();
-    drop((folder, out, err, input));
+    let grace = handed.request.grace;
+    drop(handed);
     match started {
-        Ok(leader) => Scope::new(lease, reports, leader, request.grace).guard(&seat.exits),
-        Err(errno) => reports.write_all(&Report::Failed { errno: errno as i32 }.to_bytes()).is_ok(),
+        // The folder for temporary files goes when nothing is left that could write to it.
+        Ok((Launched { leader, temporary: _temporary }, hold)) => {
+            Warden::new(lease, reports, leader, grace, hold).guard(&seat.exits)
+        }
+        Err(report) => reports.write_all(&report.to_bytes()).is_ok(),
+    }
+}
+
+/// Starts a command with what holds it; else what is to be reported.
+fn begin<'a>(seat: &Seat, ward: &'a Ward, handed: &Handed) -> Result<(Launched, Hold<'a>), Report> {
+    let hold = seat.confinement.hold(ward).map_err(|fault| Report::Unavailable { fault })?;
+    let here = hold.folder_here(&handed.folder);
+    let entered =
+        fchdir(here.as_ref().unwrap_or(&handed.folder)).map_err(|errno| Report::Failed { errno: errno as i32 });
+    match entered.and_then(|()| launch(&handed.request, &handed.streams, hold.cgroup())) {
+        Ok(launched) => Ok((launched, hold)),
+        Err(report) => {
+            hold.end();
+            Err(report)
+        }
     }
 }
 
@@ -197,30 +138,6 @@ fn run(seat: &Seat, handed: Handed) -> bool {
 fn is_leased(lease: &UnixStream) -> bool {
     let seen = recv(lease, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK).map(|(_, length)| length);
     matches!(seen, Ok(1) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
-}
-
-/// Reads exactly the request: an order may have come close behind it.
-fn read_request(lease: &mut UnixStream) -> Option<Request> {
-    let mut first = [0; 4];
-    lease.read_exact(&mut first).ok()?;
-    let mut rest = vec![0; Request::length(first)?];
-    lease.read_exact(&mut rest).ok()?;
-    Request::from_bytes(&rest)
-}
-
-/// Starts the command in a session of its own, with no signal blocked or ignored.
-fn start(request: &Request, out: &OwnedFd, err: &OwnedFd, input: Option<&OwnedFd>) -> Result<Pid, Errno> {
-    let mut streams = PosixSpawnFileActions::init()?;
-    // Without input, its own standard input is inherited: the null device.
-    for (descriptor, number) in input.into_iter().map(|input| (input, 0)).chain([(out, 1), (err, 2)]) {
-        streams.add_dup2(descriptor.as_raw_fd(), number)?;
-    }
-    let mut attributes = PosixSpawnAttr::init()?;
-    let session = PosixSpawnFlags::from_bits_retain(nix::libc::POSIX_SPAWN_SETSID.into());
-    attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | session)?;
-    attributes.set_sigdefault(&SigSet::all())?;
-    attributes.set_sigmask(&SigSet::empty())?;
-    posix_spawn(request.file.as_c_str(), &streams, &attributes, &request.arguments, &request.environment)
 }
 
 /// How far the end of a command is.
@@ -234,7 +151,7 @@ enum Phase {
 }
 
 /// One running command.
-struct Scope {
+struct Warden<'a> {
     lease: UnixStream,
     reports: File,
     /// Whether the host may still say something.
@@ -245,7 +162,10 @@ struct Scope {
     phase: Phase,
     /// Who was sent TERM, and is not reaped.
     asked: BTreeSet<Pid>,
+    /// Whether everything was sent TERM at once.
+    has_asked_all: bool,
     killed_background: bool,
+    hold: Hold<'a>,
 }
 
 #[expect(clippy::disallowed_methods, reason = "the real side of the processes port")]
@@ -253,17 +173,34 @@ fn now() -> Instant {
     Instant::now()
 }
 
-impl Scope {
-    fn new(lease: UnixStream, reports: File, leader: Pid, grace: Duration) -> Self {
+impl<'a> Warden<'a> {
+    fn new(lease: UnixStream, reports: File, leader: Pid, grace: Duration, hold: Hold<'a>) -> Self {
         let (leader, phase, asked) = (Some(leader), Phase::Running, BTreeSet::new());
-        Self { lease, reports, is_leased: true, leader, grace, phase, asked, killed_background: false }
+        Self {
+            lease,
+            reports,
+            is_leased: true,
+            leader,
+            grace,
+            phase,
+            asked,
+            has_asked_all: false,
+            killed_background: false,
+            hold,
+        }
     }
 
     /// Returns when nothing is left; says whether the host held the lease until then.
     fn guard(mut self, exits: &SignalFd) -> bool {
         loop {
-            let (mut news, is_over) = self.reap();
+            let (mut news, is_alone) = self.reap();
+            let is_over = is_alone && !self.hold.is_populated();
+            if is_alone && !is_over {
+                // Somebody whose parent is elsewhere was put into its cgroup.
+                self.kill_from_now_on();
+            }
             if is_over {
+                self.hold.end();
                 let gone = Report::Gone { killed_background: self.killed_background, survivors: Vec::new() };
                 news.extend(gone.to_bytes());
             }
@@ -319,24 +256,35 @@ impl Scope {
         }
     }
 
-    /// Sends TERM to the command's group, and to every direct child that has not had it. Those who come up when
-    /// their parents obey have it in a later round.
+    /// Sends TERM to everything at once where there is a way; else to the command's group, and to every direct child
+    /// that has not had it. Those who come up when their parents obey have it in a later round.
     fn ask(&mut self) {
+        let reaches_all = self.hold.reaches_all();
         for child in offspring::children().unwrap_or_default() {
-            if self.asked.insert(child) {
-                if self.leader == Some(child) {
-                    let _ = killpg(child, Signal::SIGTERM);
-                    let _ = killpg(child, Signal::SIGCONT);
-                } else {
-                    offspring::ask_to_end(child);
-                }
-                self.killed_background |= self.leader.is_none();
+            if !self.asked.insert(child) {
+                continue;
             }
+            self.killed_background |= self.leader.is_none();
+            if reaches_all {
+                continue;
+            }
+            if self.leader == Some(child) {
+                let _ = killpg(child, Signal::SIGTERM);
+                let _ = killpg(child, Signal::SIGCONT);
+            } else {
+                offspring::ask_to_end(child);
+            }
+        }
+        if reaches_all && !self.has_asked_all {
+            self.has_asked_all = true;
+            self.hold.tell_all(Signal::SIGTERM);
+            self.hold.tell_all(Signal::SIGCONT);
         }
     }
 
     /// One round of KILL; the pause after it.
     fn kill(&mut self) -> Duration {
+        self.hold.tell_all(Signal::SIGKILL);
         if let Some(leader) = self.leader {
             // Whoever is still in its group need not come up first. The number is the leader's until it is reaped.
             let _ = killpg(leader, Signal::SIGKILL);
@@ -352,11 +300,12 @@ impl Scope {
         }
         if died_at.elapsed() >= STUCK_WAIT || began_at.elapsed() >= KILL_WAIT {
             *is_reported = true;
-            let survivors = children.iter().filter_map(|child| u32::try_from(child.as_raw()).ok()).collect();
+            let survivors = self.hold.survivors();
+            let survivors = survivors.iter().filter_map(|pid| u32::try_from(pid.as_raw()).ok()).collect();
             let report = Report::Gone { killed_background: self.killed_background, survivors };
             let _ = self.reports.write_all(&report.to_bytes());
         }
-        ROUND_PAUSE.0
+        if children.is_empty() { CGROUP_PAUSE } else { ROUND_PAUSE.0 }
     }
 
     fn kill_from_now_on(&mut self) {
