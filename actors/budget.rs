@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// When to speak up: this many percent of a limit are used or reserved.
 pub const SOFT_PERCENT: u8 = 80;
 
@@ -96,7 +98,8 @@ impl Amount {
 }
 
 /// How much an account may use; no limit where none is given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct BudgetLimits {
     /// Most calls.
     pub calls: Option<u64>,

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
@@ -19,6 +20,7 @@ use tokio::sync::{broadcast, oneshot};
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::ids::{InvocationId, SessionId};
 
+use crate::retention::{Page, Retention, RetentionLimits};
 use crate::slot::Slot;
 
 /// How many events a reader may lag behind before it loses the oldest.
@@ -35,6 +37,11 @@ pub trait JournalEvent: fmt::Debug + Send + Sync + 'static {
 
     /// What the event means in the life of an invocation.
     fn moment(&self) -> Moment<'_>;
+
+    /// About how much memory it takes, in bytes.
+    fn bytes(&self) -> usize {
+        size_of_val(self)
+    }
 }
 
 /// What an event means in the life of an invocation.
@@ -51,7 +58,7 @@ pub enum Moment<'a> {
 /// An event with its place in the order.
 #[derive(Debug)]
 pub struct Entry<E> {
-    /// 1 for the first event of a runtime, then one more each.
+    /// 1 for the first event, then one more each; never given twice, not by a journal that is started again either.
     pub sequence: u64,
     /// Milliseconds since 1970; never goes back within a journal.
     pub unix_ms: u64,
@@ -152,18 +159,54 @@ pub struct JournalStatus {
 /// A way to write to and read from the journal; follows a restarted journal. Cheap to clone.
 pub struct Journal<E: JournalEvent> {
     slot: Slot<JournalMessage<E>>,
+    /// The last number given, also by a journal that has ended.
+    last_sequence: Arc<AtomicU64>,
+    retains: Option<RetentionLimits>,
 }
 
 impl<E: JournalEvent> Clone for Journal<E> {
     fn clone(&self) -> Self {
-        Self { slot: self.slot.clone() }
+        Self { slot: self.slot.clone(), last_sequence: Arc::clone(&self.last_sequence), retains: self.retains }
     }
 }
 
 impl<E: JournalEvent> Journal<E> {
     /// A handle to a journal that [`start`] will put behind it.
     pub fn new() -> Self {
-        Self { slot: Slot::new() }
+        Self { slot: Slot::new(), last_sequence: Arc::default(), retains: None }
+    }
+
+    /// The same, with numbers that go on after this one.
+    #[must_use]
+    pub fn after(self, sequence: u64) -> Self {
+        self.last_sequence.store(sequence, Ordering::Relaxed);
+        self
+    }
+
+    /// The same, with events that are kept to be read again.
+    #[must_use]
+    pub fn retaining(mut self, limits: RetentionLimits) -> Self {
+        self.retains = Some(limits);
+        self
+    }
+
+    /// Events of a top session that are kept, after this sequence. None when nothing is known of the session, or
+    /// nothing is kept.
+    ///
+    /// # Errors
+    /// [`JournalError::NotRunning`].
+    pub async fn page(
+        &self,
+        session: SessionId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Option<Page<Entry<E>>>, JournalError> {
+        let actor = self.slot.get().map_err(|_| JournalError::NotRunning)?;
+        let ask = |reply| JournalMessage::Page(session, after, limit, reply);
+        match actor.call(ask, Some(ANSWER_TIMEOUT)).await {
+            Ok(ractor::rpc::CallResult::Success(page)) => Ok(page),
+            _ => Err(JournalError::NotRunning),
+        }
     }
 
     /// Writes an event without waiting: it is in the order, but perhaps not yet in the sink.
@@ -301,7 +344,8 @@ pub async fn start<E: JournalEvent>(
     sink: Option<Box<dyn JournalSink<E>>>,
 ) -> Result<ActorCell, SpawnErr> {
     let (actor, _) =
-        Actor::spawn_linked(None, JournalActor(std::marker::PhantomData), (clock, sink), supervisor).await?;
+        Actor::spawn_linked(None, JournalActor(std::marker::PhantomData), (clock, sink, journal.clone()), supervisor)
+            .await?;
     let cell = actor.get_cell();
     journal.slot.put(actor);
     Ok(cell)
@@ -326,6 +370,7 @@ enum JournalMessage<E: JournalEvent> {
     AppendAll(Vec<E>, Option<Reply>),
     Subscribe(Option<SessionId>, RpcReplyPort<broadcast::Receiver<Shared<E>>>),
     Status(RpcReplyPort<JournalStatus>),
+    Page(SessionId, u64, usize, RpcReplyPort<Option<Page<Entry<E>>>>),
 }
 
 struct JournalActor<E>(std::marker::PhantomData<fn() -> E>);
@@ -336,6 +381,8 @@ struct JournalState<E> {
     sink: Option<Box<dyn JournalSink<E>>>,
     everyone: broadcast::Sender<Shared<E>>,
     by_session: BTreeMap<SessionId, broadcast::Sender<Shared<E>>>,
+    last_sequence: Arc<AtomicU64>,
+    retention: Option<Retention<Entry<E>>>,
 }
 
 impl<E: JournalEvent> JournalState<E> {
@@ -343,6 +390,7 @@ impl<E: JournalEvent> JournalState<E> {
         let (sequence, unix_ms) = self.machine.admit(self.clock.unix_ms(), event.moment()).inspect_err(|error| {
             tracing::error!(%error, ?event, "an ending was refused");
         })?;
+        self.last_sequence.store(sequence, Ordering::Relaxed);
         let entry = Entry { sequence, unix_ms, event };
         if let Some(sink) = &mut self.sink
             && let Err(error) = sink.append(&entry)
@@ -361,10 +409,13 @@ impl<E: JournalEvent> JournalState<E> {
 
     fn publish(&mut self, entry: Entry<E>) {
         let has_session = self.by_session.contains_key(entry.event.root_session());
-        if self.everyone.receiver_count() == 0 && !has_session {
+        if self.everyone.receiver_count() == 0 && !has_session && self.retention.is_none() {
             return;
         }
         let entry = Arc::new(entry);
+        if let Some(retention) = &mut self.retention {
+            retention.keep(entry.event.root_session(), entry.sequence, &entry, entry.event.bytes());
+        }
         // A send fails only when nobody listens.
         drop(self.everyone.send(Shared::Entry(Arc::clone(&entry))));
         if has_session {
@@ -391,7 +442,7 @@ impl<E: JournalEvent> JournalState<E> {
     }
 }
 
-type Start<E> = (Arc<dyn Clock>, Option<Box<dyn JournalSink<E>>>);
+type Start<E> = (Arc<dyn Clock>, Option<Box<dyn JournalSink<E>>>, Journal<E>);
 
 impl<E: JournalEvent> Actor for JournalActor<E> {
     type Msg = JournalMessage<E>;
@@ -401,10 +452,14 @@ impl<E: JournalEvent> Actor for JournalActor<E> {
     async fn pre_start(
         &self,
         _myself: ActorRef<Self::Msg>,
-        (clock, sink): Start<E>,
+        (clock, sink, journal): Start<E>,
     ) -> Result<Self::State, ActorProcessingErr> {
         let everyone = broadcast::Sender::new(READER_LAG_MAX);
-        Ok(JournalState { machine: JournalMachine::default(), clock, sink, everyone, by_session: BTreeMap::new() })
+        let Journal { last_sequence, retains, .. } = journal;
+        // A journal that is started again gives no number twice.
+        let machine = JournalMachine { sequence: last_sequence.load(Ordering::Relaxed), ..JournalMachine::default() };
+        let retention = retains.map(Retention::new);
+        Ok(JournalState { machine, clock, sink, everyone, by_session: BTreeMap::new(), last_sequence, retention })
     }
 
     async fn handle(
@@ -433,6 +488,9 @@ impl<E: JournalEvent> Actor for JournalActor<E> {
             JournalMessage::Status(reply) => {
                 drop(reply.send(state.machine.status()));
             }
+            JournalMessage::Page(session, after, limit, reply) => {
+                drop(reply.send(state.retention.as_ref().and_then(|kept| kept.page(&session, after, limit))));
+            }
         }
         Ok(())
     }
@@ -450,7 +508,6 @@ impl<E: JournalEvent> Actor for JournalActor<E> {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     use toolwarden_tools::effects::clock::Clock;
 
@@ -576,6 +633,8 @@ mod tests {
             sink: None,
             everyone,
             by_session: BTreeMap::new(),
+            last_sequence: Arc::default(),
+            retention: None,
         };
         let kept = state.subscribe(Some("kept".into()));
         for session in ["a", "b", "c"] {

@@ -13,6 +13,7 @@ mod millisecond;
 #[cfg(test)]
 mod onlooker;
 pub mod restart_intensity;
+pub mod retention;
 pub mod slot;
 
 pub mod accounts;
@@ -36,6 +37,7 @@ pub mod budget_ledger;
 pub mod bulkhead;
 pub mod confirmations;
 pub mod dynamic_supervisor;
+pub mod fact_log;
 pub mod journal;
 pub mod node;
 pub mod supervisor;
@@ -44,6 +46,7 @@ pub mod background;
 pub mod members;
 
 pub mod process_group;
+pub mod tail;
 
 #[cfg(test)]
 mod probe;

@@ -11,19 +11,24 @@ use toolwarden::models::Model;
 use toolwarden::models::research::{RESEARCH_NAME, ResearchModel};
 use toolwarden::models::scripted::{SCRIPT_BYTES_MAX, ScriptError, ScriptedModel};
 use toolwarden::policy::{PermissionPolicy, PolicyError};
+use toolwarden::resume::ResumeError;
 use toolwarden::run::RunLimits;
 use toolwarden::scope::Confirming;
 use toolwarden::session::{Session, SessionError};
 use toolwarden::settlement::projection_policy::ProjectionPolicy;
 use toolwarden_tools::effects::blobs::folder::FolderBlobs;
+use toolwarden_tools::effects::processes::Processes;
 use toolwarden_tools::effects::processes::confinement::Confinement;
 use toolwarden_tools::effects::processes::containment::Unavailable;
+use toolwarden_tools::effects::store::StoreError;
+use toolwarden_tools::effects::store::directory::{DirectoryStore, Durability};
+use toolwarden_tools::ids::SessionId;
 
 use crate::artifacts::{ArtifactArgs, ArtifactsError};
 use crate::attendant::{Attendance, Attendant, Killed};
 use crate::confirm::Asker;
 use crate::containment::Level;
-use crate::environment::Environment;
+use crate::environment::{Environment, STORE_VARIABLE};
 use crate::events_file::{EventsFile, EventsFileError};
 use crate::input::{InputError, read_file};
 use crate::sandbox::SandboxArgs;
@@ -76,10 +81,33 @@ pub(crate) struct CallArgs {
     pub(crate) containment: Option<Level>,
 }
 
-fn parse_timeout(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds <= TIMEOUT_S_MAX);
     let span = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     span.ok_or_else(|| format!("give seconds, more than 0 and at most {TIMEOUT_S_MAX}"))
+}
+
+/// Where sessions are kept.
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// The folder that sessions are kept in; the variable TOOLWARDEN_STORE names one as well
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+}
+
+impl StoreArgs {
+    /// The folder, where one is named.
+    pub(crate) fn folder<'a>(&'a self, environment: &'a Environment) -> Option<&'a Path> {
+        self.store.as_deref().or_else(|| environment.store())
+    }
+
+    /// The folder.
+    ///
+    /// # Errors
+    /// [`AssemblyError::NoStore`].
+    pub(crate) fn named<'a>(&'a self, environment: &'a Environment) -> Result<&'a Path, AssemblyError> {
+        self.folder(environment).ok_or(AssemblyError::NoStore)
+    }
 }
 
 /// What this program works with, whatever it is told to do.
@@ -90,39 +118,52 @@ pub(crate) struct Surroundings {
     pub(crate) environment: Environment,
 }
 
-/// What a session is to be.
+/// What a session is to be; what is left out of one that is opened again is inherited.
 pub(crate) struct Plan<'a> {
-    pub(crate) workspace: &'a Path,
+    pub(crate) workspace: Option<&'a Path>,
     pub(crate) events: Option<&'a Path>,
-    pub(crate) policy: PermissionPolicy,
-    pub(crate) model: Arc<dyn Model>,
+    pub(crate) policy: Option<PermissionPolicy>,
+    pub(crate) model: Option<Arc<dyn Model>>,
     pub(crate) runs: RunLimits,
     pub(crate) tool_timeout: Option<Duration>,
     pub(crate) artifacts: Option<FolderBlobs>,
-    pub(crate) projection: ProjectionPolicy,
+    pub(crate) projection: Option<ProjectionPolicy>,
     /// What the kernel keeps commands from.
     pub(crate) sandbox: Confinement,
     /// How far commands are held, if that was asked for.
     pub(crate) containment: Option<Level>,
     /// Whether a person may be asked, where there is one.
     pub(crate) may_ask: bool,
+    /// Where the session is kept, if it is.
+    pub(crate) store: Option<&'a Path>,
+    /// The session that is opened again.
+    pub(crate) resumes: Option<Resumption>,
+}
+
+/// A session that is opened again.
+pub(crate) struct Resumption {
+    pub(crate) session: SessionId,
+    /// Whether damage is put aside.
+    pub(crate) accepts_damage: bool,
 }
 
 impl<'a> Plan<'a> {
     /// A session over this folder, with nothing said about the rest.
     pub(crate) fn new(workspace: &'a Path) -> Self {
         Self {
-            workspace,
+            workspace: Some(workspace),
             events: None,
-            policy: PermissionPolicy::default(),
-            model: Arc::new(ResearchModel),
+            policy: None,
+            model: None,
             runs: RunLimits::default(),
             tool_timeout: None,
             artifacts: None,
-            projection: ProjectionPolicy::default(),
+            projection: None,
             sandbox: Confinement::default(),
             containment: None,
             may_ask: false,
+            store: None,
+            resumes: None,
         }
     }
 }
@@ -151,9 +192,18 @@ pub(crate) enum AssemblyError {
     /// The events have nowhere to go.
     #[error(transparent)]
     Events(#[from] EventsFileError),
+    /// Sessions are kept nowhere.
+    #[error("no store is named; give --store DIR, or set {STORE_VARIABLE}")]
+    NoStore,
+    /// The store cannot be used.
+    #[error("the store cannot be used: {0}")]
+    Store(#[from] StoreError),
+    /// The session cannot go on.
+    #[error("{0}{hint}", hint = resume_hint(.0))]
+    Resume(ResumeError),
     /// The folder, the policy's rules or the runtime.
     #[error("{0}")]
-    Build(#[from] BuildError),
+    Build(BuildError),
     /// The session's events cannot be read.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -180,10 +230,46 @@ impl AssemblyError {
             | Self::Model { .. }
             | Self::Script(_)
             | Self::Events(_)
-            | Self::Containment { .. } => true,
+            | Self::Containment { .. }
+            | Self::NoStore => true,
+            Self::Store(error) => matches!(error, StoreError::Newer { .. }),
+            Self::Resume(error) => match error {
+                ResumeError::Store(error) => matches!(
+                    error,
+                    StoreError::Unknown { .. }
+                        | StoreError::Exists { .. }
+                        | StoreError::Name { .. }
+                        | StoreError::Damaged { .. }
+                ),
+                ResumeError::Setting { .. } | ResumeError::Missing { .. } => true,
+                _ => false,
+            },
             Self::Build(error) => matches!(error, BuildError::Workspace(_) | BuildError::Policy(_)),
             Self::Session(_) | Self::Signals(_) => false,
         }
+    }
+}
+
+impl From<ResumeError> for AssemblyError {
+    fn from(error: ResumeError) -> Self {
+        Self::Resume(error)
+    }
+}
+
+impl From<BuildError> for AssemblyError {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Resume(error) => Self::Resume(error),
+            other => Self::Build(other),
+        }
+    }
+}
+
+/// What the command line can do about a session that cannot go on.
+fn resume_hint(error: &ResumeError) -> &'static str {
+    match error {
+        ResumeError::Store(StoreError::Damaged { .. }) => " (--accept-damage)",
+        _ => "",
     }
 }
 
@@ -228,50 +314,28 @@ impl Assembly {
     ///
     /// # Errors
     /// [`AssemblyError`]; nothing runs then.
-    pub(crate) async fn open(plan: Plan<'_>, with: &Surroundings) -> Result<Self, AssemblyError> {
+    pub(crate) async fn open(mut plan: Plan<'_>, with: &Surroundings) -> Result<Self, AssemblyError> {
         let signals = StopSignals::listen().map_err(AssemblyError::Signals)?;
         let level = plan.containment.unwrap_or_default().as_str();
         let refused = |reason| AssemblyError::Containment { level, reason };
         // This program is its own shim: what leaves a command's group is found again.
         let processes = Level::processes(plan.containment).await.map_err(refused)?;
         let events_file = plan.events.map(EventsFile::create).transpose()?;
-        let mut builder = Runtime::builder();
-        if let Some(blobs) = plan.artifacts {
-            builder = builder.artifact_blobs(Arc::new(blobs));
-        }
-        let runtime = builder
-            .processes(processes)
-            .environment(with.environment.for_commands())
-            .secrets(with.environment.secrets())
-            .event_sink(move || events_file.as_ref().and_then(EventsFile::sink))
-            .build()
-            .await?;
-        let asker = if plan.may_ask && with.screen.is_terminal() { Asker::open() } else { None };
-        let mut builder = runtime
-            .session(plan.workspace)
-            .policy(plan.policy.clone())
-            .model(plan.model)
-            .run_limits(plan.runs)
-            .projection(plan.projection)
-            .sandbox(plan.sandbox)
-            // A person at a terminal sees the question and can end it; nobody else is waited for.
-            .confirming(if asker.is_some() { Confirming::Park } else { Confirming::Unavailable });
-        if let Some(timeout) = plan.tool_timeout {
-            builder = builder.tool_timeout(timeout);
-        }
+        let parts = Parts { store: plan.store, artifacts: plan.artifacts.take(), processes: Some(processes) };
+        let runtime = start_runtime(parts, events_file, with).await?;
         let opened = async {
-            let session = builder.open().await?;
+            let (session, policy, asker) = open_session(plan, &runtime, with).await?;
             let events = session.events().await?;
-            Ok((session, events))
+            Ok((session, policy, asker, events))
         };
-        let (session, events) = match opened.await {
+        let (session, policy, asker, events) = match opened.await {
             Ok(opened) => opened,
             Err(error) => {
                 runtime.shut_down().await;
                 return Err(error);
             }
         };
-        warn_of_unknown_tools(&plan.policy, &session, &with.screen);
+        warn_of_unknown_tools(&policy, &session, &with.screen);
         let attendance = Attendance { screen: with.screen.clone(), signals, events, asker };
         let attendant = Attendant::begin(runtime.clone(), session.clone(), attendance);
         Ok(Self { runtime, session, attendant })
@@ -289,6 +353,85 @@ impl Assembly {
         };
         self.attendant.attend(closing).await
     }
+}
+
+/// What a runtime stands on; what is left out it does without.
+#[derive(Default)]
+pub(crate) struct Parts<'a> {
+    /// The folder that sessions are kept in.
+    pub(crate) store: Option<&'a Path>,
+    pub(crate) artifacts: Option<FolderBlobs>,
+    pub(crate) processes: Option<Arc<dyn Processes>>,
+}
+
+/// A runtime on these parts.
+///
+/// # Errors
+/// [`AssemblyError`]; nothing runs then.
+pub(crate) async fn start_runtime(
+    parts: Parts<'_>,
+    events_file: Option<EventsFile>,
+    with: &Surroundings,
+) -> Result<Runtime, AssemblyError> {
+    let mut builder = Runtime::builder()
+        .environment(with.environment.for_commands())
+        .secrets(with.environment.secrets())
+        .event_sink(move || events_file.as_ref().and_then(EventsFile::sink));
+    if let Some(processes) = parts.processes {
+        builder = builder.processes(processes);
+    }
+    if let Some(blobs) = parts.artifacts {
+        builder = builder.artifact_blobs(Arc::new(blobs));
+    }
+    if let Some(folder) = parts.store {
+        builder = builder.store(Arc::new(DirectoryStore::at(folder, Durability::Synced)?));
+    }
+    Ok(builder.build().await?)
+}
+
+/// Opens the session that is wanted, with the policy that it has and the way to the person, if there is one.
+async fn open_session(
+    plan: Plan<'_>,
+    runtime: &Runtime,
+    with: &Surroundings,
+) -> Result<(Session, PermissionPolicy, Option<Asker>), AssemblyError> {
+    let asker = if plan.may_ask && with.screen.is_terminal() { Asker::open() } else { None };
+    let mut policy = plan.policy.clone();
+    let mut model = plan.model;
+    let mut builder = match (&plan.resumes, plan.workspace) {
+        (Some(resumption), workspace) => {
+            let kept = runtime.look_at(&resumption.session).await?.state.settings;
+            if let (None, Some(settings)) = (&model, &kept) {
+                model = Some(load_model(&settings.model)?);
+            }
+            policy = policy.or(kept.map(|settings| settings.permission_policy));
+            let builder = runtime.resume(resumption.session.clone());
+            let builder = if resumption.accepts_damage { builder.accept_damage() } else { builder };
+            match workspace {
+                Some(workspace) => builder.folder(workspace),
+                None => builder,
+            }
+        }
+        (None, workspace) => runtime.session(workspace.unwrap_or_else(|| Path::new("."))),
+    };
+    builder = builder
+        .run_limits(plan.runs)
+        .sandbox(plan.sandbox)
+        // A person at a terminal sees the question and can end it; nobody else is waited for.
+        .confirming(if asker.is_some() { Confirming::Park } else { Confirming::Unavailable });
+    if let Some(policy) = plan.policy {
+        builder = builder.policy(policy);
+    }
+    if let Some(projection) = plan.projection {
+        builder = builder.projection(projection);
+    }
+    if let Some(model) = model {
+        builder = builder.model(model);
+    }
+    if let Some(timeout) = plan.tool_timeout {
+        builder = builder.tool_timeout(timeout);
+    }
+    Ok((builder.open().await?, policy.unwrap_or_default(), asker))
 }
 
 /// A rule about a tool that nobody has covers nothing, which is most likely not what was meant.

@@ -7,6 +7,9 @@ pub(crate) mod artifact;
 pub(crate) mod ask;
 pub(crate) mod call;
 pub(crate) mod doctor;
+pub(crate) mod fork;
+pub(crate) mod resume;
+pub(crate) mod sessions;
 pub(crate) mod tools;
 pub(crate) mod verify_evidence;
 
@@ -40,6 +43,12 @@ pub(crate) enum Command {
     VerifyEvidence(verify_evidence::VerifyEvidenceArgs),
     /// Show what this machine lets toolwarden do, and why not more
     Doctor(doctor::DoctorArgs),
+    /// List the sessions that are kept
+    Sessions(sessions::SessionsArgs),
+    /// Go on with a session: finish what was under way, or ask more
+    Resume(resume::ResumeArgs),
+    /// Make a new session that goes on from where another one stands
+    Fork(fork::ForkArgs),
 }
 
 /// How a command ended.
@@ -105,6 +114,9 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Artifact(args) => artifact::artifact(args, with),
         Command::VerifyEvidence(args) => verify_evidence::verify_evidence(&args, with),
         Command::Doctor(args) => doctor::examine(args, with).await,
+        Command::Sessions(args) => sessions::list(args, with).await,
+        Command::Resume(args) => resume::resume(args, with).await,
+        Command::Fork(args) => fork::fork(args, with).await,
     };
     match ended {
         Ok(End::Done) => ExitCode::SUCCESS,

@@ -4,10 +4,12 @@
 //! every output, for a tool may find the same value in a file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use toolwarden_tools::builtin::bash::allowed_environment;
 
+/// Names the folder that sessions are kept in.
+pub(crate) const STORE_VARIABLE: &str = "TOOLWARDEN_STORE";
 /// Parts of a variable's name that make its value a secret.
 const SECRET_PARTS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
 /// Shortest value that is taken as a secret, in bytes: a shorter one would blot out ordinary text.
@@ -51,6 +53,11 @@ impl Environment {
         Some(state.join("toolwarden"))
     }
 
+    /// The folder that sessions are kept in when the command line names none.
+    pub(crate) fn store(&self) -> Option<&Path> {
+        self.variables.get(STORE_VARIABLE).filter(|folder| !folder.is_empty()).map(Path::new)
+    }
+
     /// Whether the terminal, if there is one, can move its cursor.
     pub(crate) fn terminal_can_draw(&self) -> bool {
         self.variables.get("TERM").is_some_and(|terminal| !terminal.is_empty() && terminal != "dumb")
@@ -88,6 +95,12 @@ mod tests {
         assert_eq!(folder(&[("HOME", "/home/a")]), Some("/home/a/.local/state/toolwarden".into()));
         assert_eq!(folder(&[("HOME", "/home/a"), ("XDG_STATE_HOME", "/s")]), Some("/s/toolwarden".into()));
         assert_eq!(folder(&[("HOME", "relative"), ("XDG_STATE_HOME", "")]), None);
+    }
+
+    #[test]
+    fn an_empty_name_is_no_store() {
+        assert_eq!(environment(&[("TOOLWARDEN_STORE", "")]).store(), None);
+        assert_eq!(environment(&[("TOOLWARDEN_STORE", "/a")]).store().unwrap().to_str(), Some("/a"));
     }
 
     #[test]

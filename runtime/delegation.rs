@@ -17,9 +17,12 @@ use toolwarden_tools::workspace::seen::SeenFiles;
 
 use crate::agent::{Agent, Agents};
 use crate::event::EventKind;
+use crate::fact_book::FactBook;
+use crate::facts::Fact;
 use crate::kernel::Kernel;
-use crate::models::{Message, Model};
-use crate::run::{RunLimits, RunOutcome, RunPlan, RunStatus, carry, run_id, tell_lost};
+use crate::models::Model;
+use crate::run::{RunLimits, RunOutcome, RunPlan, carry, run_id, tell_lost};
+use crate::run_status::RunStatus;
 use crate::scope::{ChildRuns, Scope};
 use crate::session_span::SESSION_GRACE;
 
@@ -138,6 +141,11 @@ impl Child {
     fn start(self, invocation: InvocationId) -> MemberStart<ChildResult> {
         Box::new(move |node| {
             let child = Arc::new(self);
+            child.note(Fact::ChildStarted {
+                task: child.task_id.clone(),
+                session: child.session.clone(),
+                agent: child.task.agent.clone(),
+            });
             child.kernel.tell(
                 &child.parent,
                 EventKind::SubagentStart {
@@ -200,17 +208,19 @@ impl Child {
         if let Some(background) = &scope.background {
             background.hang_on(node);
         }
+        // Its calls are covered by the call that started it.
+        scope.facts = None;
         let scope = Arc::new(scope);
         let plan = RunPlan { run, model: Arc::clone(&self.model), agent, limits: self.limits.clone() };
-        let (kernel, prompt) = (Arc::clone(&self.kernel), self.task.prompt.clone());
+        let facts = FactBook::in_memory();
+        let asked = Fact::UserMessage { run: plan.run.clone(), text: self.task.prompt.clone(), bounds: plan.bounds() };
+        facts.record(asked).await.map_err(|error| error.to_string())?;
+        let kernel = Arc::clone(&self.kernel);
         let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
         let (lost_kernel, lost_scope) = (Arc::clone(&self.kernel), Arc::clone(&scope));
         let waiter = node.spawn_with_epilogue(
             spec,
-            move |run| async move {
-                let mut messages = vec![Message::User { text: prompt }];
-                carry(kernel, scope, plan, run, &mut messages).await
-            },
+            move |run| carry(kernel, scope, plan, run, facts),
             move |ending| tell_lost(&lost_kernel, &lost_scope, ending),
         );
         let end = waiter.await;
@@ -219,7 +229,17 @@ impl Child {
         end.output.ok_or_else(|| RunStatus::lost(&end.ending).to_string())
     }
 
+    /// Puts down in the parent's facts what becomes of its child.
+    fn note(&self, fact: Fact) {
+        if let Some(facts) = &self.parent.facts
+            && let Err(error) = facts.append(fact)
+        {
+            tracing::warn!(%error, "a fact about a child run was not taken");
+        }
+    }
+
     fn tell_end(&self, result: &ChildResult) {
+        self.note(Fact::ChildEnded { task: self.task_id.clone(), success: result.success });
         let end = result.output.floor_char_boundary(SUBAGENT_OUTPUT_BYTES_MAX);
         self.kernel.tell(
             &self.parent,

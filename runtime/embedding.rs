@@ -14,7 +14,9 @@ use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::budget_ledger::BudgetLedger;
 use toolwarden_actors::child_spec::StartError;
 use toolwarden_actors::confirmations::Confirmations;
+use toolwarden_actors::fact_log::FactLog;
 use toolwarden_actors::journal::{Journal, JournalError, JournalSink, JournalStatus, Reader};
+use toolwarden_actors::retention::RetentionLimits;
 use toolwarden_tools::catalog::{CatalogOptions, builtin_tools};
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::blobs::folder::FolderBlobs;
@@ -26,6 +28,7 @@ use toolwarden_tools::effects::processes::confinement::Confinement;
 use toolwarden_tools::effects::processes::confinement::confined::ConfinedProcesses;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
 use toolwarden_tools::effects::processes::{Leftover, Processes};
+use toolwarden_tools::effects::store::{OnDamage, Store};
 use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::registry::{Registry, RegistryError};
 use toolwarden_tools::schema::SchemaCache;
@@ -37,22 +40,29 @@ use crate::agent::Agents;
 use crate::command_output::CommandOutput;
 use crate::delegation::Delegation;
 use crate::event::Event;
+use crate::facts::Settings;
 use crate::grant_book::GrantBook;
 use crate::hook::Hook;
+use crate::keeper::{self, Keeper, Reopened};
 use crate::kernel::Kernel;
 use crate::lanes::{LaneLimits, Lanes};
 use crate::models::Model;
-use crate::models::research::ResearchModel;
+use crate::models::research::{RESEARCH_NAME, ResearchModel};
 use crate::policy::PermissionPolicy;
 use crate::policy::compiled::{CompileError, CompiledPolicy};
+use crate::resume::{Asked, Found, Recovery, ResumeError, check};
 use crate::run::RunLimits;
 use crate::scope::Confirming;
 use crate::scope::{CallLimits, Scope};
-use crate::session::{Session, SessionError, SessionPlan};
+use crate::session::{Session, SessionError, SessionFacts, SessionPlan};
 use crate::settlement::projection_policy::ProjectionPolicy;
 use crate::settlement::sanitise::{Sanitiser, SanitiserError, SecurityProvider};
 use crate::skill_limits::SkillLimits;
 use crate::supervision_tree::{MakeSink, SupervisionTree};
+
+/// How many events a process may number before it would come to the next one's. A number times this stays exact in
+/// JSON for nine million processes.
+const EVENTS_OF_AN_EPOCH: u64 = 1_000_000_000;
 
 /// A running runtime; clones share it. Shut it down with [`Runtime::shut_down`]: dropped without, its actors are
 /// killed with the tokio runtime.
@@ -64,6 +74,8 @@ pub struct Runtime {
 struct Parts {
     kernel: Arc<Kernel>,
     tree: SupervisionTree,
+    /// Where sessions are kept, if they are.
+    log: Option<FactLog>,
     processes: Arc<dyn Processes>,
     environment: BTreeMap<String, String>,
     schemas: SchemaCache,
@@ -99,6 +111,9 @@ pub enum BuildError {
     /// The policy cannot be compiled.
     #[error("the permission policy cannot be used: {0}")]
     Policy(#[from] CompileError),
+    /// The session cannot be kept, or cannot go on.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
     /// The session did not open.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -116,6 +131,8 @@ pub struct RuntimeBuilder {
     artifacts: ArtifactPlace,
     artifact_limits: ArtifactLimits,
     make_sink: MakeSink,
+    store: Option<Arc<dyn Store>>,
+    retention: Option<RetentionLimits>,
 }
 
 /// Most bytes of artifacts that are kept in memory, where no folder is given.
@@ -212,6 +229,22 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Keeps every session in this store: what happens in it outlives the process, and [`Runtime::resume`] goes on
+    /// with it. Without this, sessions end with their process.
+    #[must_use]
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Keeps events in memory so that [`Session::event_page`] can read them back and [`Session::tail`] can catch up;
+    /// without this, a reader gets what comes while it reads, and no more.
+    #[must_use]
+    pub fn retain_events(mut self, limits: RetentionLimits) -> Self {
+        self.retention = Some(limits);
+        self
+    }
+
     /// Starts the supervision tree.
     ///
     /// # Errors
@@ -225,9 +258,18 @@ impl RuntimeBuilder {
                 Arc::new(MemoryBlobs::new(Arc::clone(&self.effects.clock), MEMORY_ARTIFACT_BYTES_MAX))
             }
         };
+        let mut journal = Journal::new();
+        if let Some(limits) = self.retention {
+            journal = journal.retaining(limits);
+        }
+        let log = self.store.map(FactLog::new);
+        if let Some(log) = &log {
+            // Every process numbers its events behind those of all before it.
+            journal = journal.after(keeper::epoch(log).await?.saturating_mul(EVENTS_OF_AN_EPOCH));
+        }
         let kernel = Arc::new(Kernel {
             effects: self.effects,
-            journal: Journal::new(),
+            journal,
             ledger: BudgetLedger::new(),
             confirmations: Confirmations::new(),
             lanes: Lanes::new(&self.lanes),
@@ -235,10 +277,11 @@ impl RuntimeBuilder {
             artifacts: Arc::new(ArtifactStore::new(blobs, self.artifact_limits)),
             live: DashMap::new(),
         });
-        let tree = SupervisionTree::start(&kernel, self.make_sink).await?;
+        let tree = SupervisionTree::start(&kernel, self.make_sink, log.as_ref()).await?;
         let parts = Parts {
             kernel,
             tree,
+            log,
             processes: self.processes,
             environment: self.environment,
             schemas: SchemaCache::default(),
@@ -263,39 +306,73 @@ impl Runtime {
             artifacts: ArtifactPlace::Memory,
             artifact_limits: ArtifactLimits::default(),
             make_sink: Arc::new(|| None),
+            store: None,
+            retention: None,
         }
     }
 
     /// Begins to assemble a session over a folder.
     pub fn session(&self, folder: impl AsRef<Path>) -> SessionBuilder {
-        self.session_in(Place::Folder(folder.as_ref().to_owned()))
+        self.session_in(Some(Place::Folder(folder.as_ref().to_owned())))
     }
 
     /// Begins to assemble a session over a workspace that is open already; many sessions may share one.
     pub fn session_over(&self, workspace: Workspace) -> SessionBuilder {
-        self.session_in(Place::Workspace(workspace))
+        self.session_in(Some(Place::Workspace(workspace)))
     }
 
-    fn session_in(&self, place: Place) -> SessionBuilder {
+    /// Begins to open a session again that is kept in the store. What is not said is inherited from it; of what is
+    /// pinned, anything else is refused.
+    pub fn resume(&self, session: impl Into<SessionId>) -> SessionBuilder {
+        SessionBuilder { id: Some(session.into()), resumes: Some(OnDamage::Refuse), ..self.session_in(None) }
+    }
+
+    /// The sessions in the store, sorted by name.
+    ///
+    /// # Errors
+    /// [`ResumeError::NoStore`] and whatever the store says.
+    pub async fn kept_sessions(&self) -> Result<Vec<SessionId>, ResumeError> {
+        keeper::list(self.parts.log.as_ref().ok_or(ResumeError::NoStore)?).await
+    }
+
+    /// Where a session in the store stands, whether it is open somewhere or not.
+    ///
+    /// # Errors
+    /// [`ResumeError`].
+    pub async fn look_at(&self, session: &SessionId) -> Result<Found, ResumeError> {
+        keeper::look(self.parts.log.as_ref().ok_or(ResumeError::NoStore)?, session).await
+    }
+
+    /// Makes a new session in the store that goes on from where another one stands; what is under way there is
+    /// interrupted here. Gives how many facts the new one stands on.
+    ///
+    /// # Errors
+    /// [`ResumeError`].
+    pub async fn fork(&self, from: &SessionId, to: &SessionId) -> Result<u64, ResumeError> {
+        keeper::fork(self.parts.log.as_ref().ok_or(ResumeError::NoStore)?, from, to).await
+    }
+
+    fn session_in(&self, place: Option<Place>) -> SessionBuilder {
         SessionBuilder {
             runtime: self.clone(),
             place,
             processes: None,
-            capabilities: WorkspaceCapabilities::local_default(),
+            capabilities: None,
             id: None,
-            model: Arc::new(ResearchModel),
+            resumes: None,
+            model: None,
             agents: Agents::builtin(),
-            agent: "general".to_owned(),
+            agent: None,
             tools: Vec::new(),
             policy: None,
             skill: None,
             hooks: Vec::new(),
             confirming: Confirming::default(),
-            budget: BudgetLimits::default(),
+            budget: None,
             child_budget: BudgetLimits::default(),
             calls: CallLimits::default(),
             runs: RunLimits::default(),
-            projection: ProjectionPolicy::default(),
+            projection: None,
             command_output: None,
             leftover: Leftover::default(),
             sandbox: Confinement::default(),
@@ -357,33 +434,43 @@ enum Place {
 /// Collects what a session is made of.
 pub struct SessionBuilder {
     runtime: Runtime,
-    place: Place,
+    /// None takes the place that a session is kept for.
+    place: Option<Place>,
     processes: Option<Arc<dyn Processes>>,
-    capabilities: WorkspaceCapabilities,
+    capabilities: Option<WorkspaceCapabilities>,
     id: Option<SessionId>,
-    model: Arc<dyn Model>,
+    /// Set when the session is there already.
+    resumes: Option<OnDamage>,
+    model: Option<Arc<dyn Model>>,
     agents: Agents,
-    agent: String,
+    agent: Option<String>,
     tools: Vec<Arc<dyn Tool>>,
     policy: Option<PermissionPolicy>,
     skill: Option<SkillLimits>,
     hooks: Vec<Arc<dyn Hook>>,
     confirming: Confirming,
-    budget: BudgetLimits,
+    budget: Option<BudgetLimits>,
     child_budget: BudgetLimits,
     calls: CallLimits,
     runs: RunLimits,
-    projection: ProjectionPolicy,
+    projection: Option<ProjectionPolicy>,
     command_output: Option<Arc<dyn CommandOutput>>,
     leftover: Leftover,
     sandbox: Confinement,
 }
 
 impl SessionBuilder {
+    /// The folder to work in, for a session that is opened again: refused when it is another one than it was.
+    #[must_use]
+    pub fn folder(mut self, folder: impl AsRef<Path>) -> Self {
+        self.place = Some(Place::Folder(folder.as_ref().to_owned()));
+        self
+    }
+
     /// What may be done in the workspace; everything, when not said.
     #[must_use]
     pub fn capabilities(mut self, capabilities: WorkspaceCapabilities) -> Self {
-        self.capabilities = capabilities;
+        self.capabilities = Some(capabilities);
         self
     }
 
@@ -405,14 +492,14 @@ impl SessionBuilder {
     /// Who answers; the extractive `builtin:research`, when not said.
     #[must_use]
     pub fn model(mut self, model: Arc<dyn Model>) -> Self {
-        self.model = model;
+        self.model = Some(model);
         self
     }
 
     /// Who the session works as; `general`, when not said.
     #[must_use]
     pub fn agent(mut self, name: impl Into<String>) -> Self {
-        self.agent = name.into();
+        self.agent = Some(name.into());
         self
     }
 
@@ -454,7 +541,7 @@ impl SessionBuilder {
     /// What the session and all its children may use; no limit, when not said.
     #[must_use]
     pub fn budget(mut self, budget: BudgetLimits) -> Self {
-        self.budget = budget;
+        self.budget = Some(budget);
         self
     }
 
@@ -490,7 +577,7 @@ impl SessionBuilder {
     /// profile, when not said.
     #[must_use]
     pub fn projection(mut self, policy: ProjectionPolicy) -> Self {
-        self.projection = policy;
+        self.projection = Some(policy);
         self
     }
 
@@ -511,6 +598,14 @@ impl SessionBuilder {
         self
     }
 
+    /// Opens a session although its log is damaged: everything from the damage on is put aside, and the session goes
+    /// on with what stands before it.
+    #[must_use]
+    pub fn accept_damage(mut self) -> Self {
+        self.resumes = self.resumes.map(|_| OnDamage::Quarantine);
+        self
+    }
+
     /// What the kernel keeps commands from, `git` and child runs included; nothing, when not said. It takes a runner
     /// with a shim ([`SystemProcesses::with_shim`]); where it cannot be put in force, commands are refused.
     #[must_use]
@@ -524,60 +619,136 @@ impl SessionBuilder {
     /// # Errors
     /// [`BuildError`].
     pub async fn open(self) -> Result<Session, BuildError> {
-        let parts = &self.runtime.parts;
+        let parts = Arc::clone(&self.runtime.parts);
         let kernel = Arc::clone(&parts.kernel);
-        let workspace = match self.place {
-            Place::Workspace(workspace) => {
-                let narrowed = workspace.narrowed(self.capabilities);
-                self.processes.map_or_else(|| narrowed.clone(), |processes| narrowed.with_processes(processes))
-            }
-            Place::Folder(folder) => {
-                let processes = self.processes.unwrap_or_else(|| Arc::clone(&parts.processes));
-                local::open(&folder, self.capabilities, Some(processes))?
-            }
+        let random = || SessionId::from(format!("session-{}", hex_id(&*kernel.effects.entropy)));
+        let session = self.id.clone().unwrap_or_else(random);
+        let reopened = match (self.resumes, &parts.log) {
+            (None, _) => None,
+            (Some(damage), Some(log)) => Some(Reopened::open(log, &session, damage).await?),
+            (Some(_), None) => return Err(ResumeError::NoStore.into()),
         };
-        let workspace = sandboxed(workspace, self.sandbox);
-        let Some(agent) = self.agents.get(&self.agent).cloned() else {
+        let (workspace, settings) = self.settle(&parts, &session, reopened.as_ref())?;
+        let Some(agent) = self.agents.get(&settings.agent).cloned() else {
             let known: Vec<&str> = self.agents.iter().map(|agent| agent.name.as_str()).collect();
-            return Err(BuildError::Agent { name: self.agent, known: known.join(", ") });
+            return Err(BuildError::Agent { name: settings.agent, known: known.join(", ") });
+        };
+        let model: Arc<dyn Model> = match self.model {
+            Some(model) => model,
+            None if settings.model == RESEARCH_NAME => Arc::new(ResearchModel),
+            None => return Err(ResumeError::Missing { session, field: "model", kept: settings.model }.into()),
         };
         let registry = parts.registry(&workspace, &self.agents, self.tools)?;
         let registry = if agent.tools.is_some() { Arc::new(agent.tools_of(&registry)) } else { registry };
-        let session =
-            self.id.unwrap_or_else(|| SessionId::from(format!("session-{}", hex_id(&*kernel.effects.entropy))));
-        let children = Delegation::new(
-            Arc::clone(&kernel),
-            Arc::clone(&self.model),
-            self.agents,
-            self.runs.clone(),
-            self.child_budget,
-        );
-        let policy = CompiledPolicy::new(&self.policy.unwrap_or_default())?;
+        let children =
+            Delegation::new(Arc::clone(&kernel), Arc::clone(&model), self.agents, self.runs.clone(), self.child_budget);
+        let policy = CompiledPolicy::new(&settings.permission_policy)?;
+        let skill = settings.skill.clone().map(SkillLimits::new).transpose()?;
         let mut scope = Scope {
             root_session: session.clone(),
-            account: Account::new(AccountId::from(session.as_str()), self.budget),
-            session,
+            account: Account::new(AccountId::from(session.as_str()), settings.budget),
+            session: session.clone(),
             run: None,
             registry,
             workspace,
             seen: Arc::new(SeenFiles::default()),
             policies: std::iter::once(Arc::new(policy)).chain(agent.policy.clone()).collect(),
             grants: Arc::new(GrantBook::default()),
-            skill: self.skill.map(Arc::new),
+            skill: skill.map(Arc::new),
             hooks: self.hooks,
             confirming: self.confirming,
             limits: self.calls,
-            projection: self.projection,
+            projection: settings.tool_result_transform_policy.clone(),
             ancestry: Vec::new(),
+            facts: None,
             children: Some(children),
             background: None,
             command_output: self.command_output,
             leftover: self.leftover,
         };
         scope.background = scope.no_background(&kernel.effects.clock);
-        let plan = SessionPlan { model: self.model, agent, limits: self.runs };
+        let plan = SessionPlan { model, agent, limits: self.runs };
         let sessions = parts.tree.sessions().ok_or(SessionError::NotRunning)?;
-        Ok(Session::open(kernel, Arc::new(scope), plan, &sessions).await?)
+        let clock = Arc::clone(&kernel.effects.clock);
+        let kept = match (reopened, &parts.log) {
+            (Some(reopened), _) => {
+                let (keeper, recovery) = reopened.go_on(settings, clock).await?;
+                SessionFacts::kept(keeper, recovery)
+            }
+            (None, Some(log)) => {
+                SessionFacts::kept(Keeper::make(log, &session, settings, clock).await?, Recovery::default())
+            }
+            (None, None) => SessionFacts::in_memory(),
+        };
+        Ok(Session::open(kernel, Arc::new(scope), plan, kept, &sessions).await?)
+    }
+
+    /// Decides where the session works and with which settings: what is asked, else what is kept, else the usual.
+    fn settle(
+        &self,
+        parts: &Parts,
+        session: &SessionId,
+        reopened: Option<&Reopened>,
+    ) -> Result<(Workspace, Settings), BuildError> {
+        let kept = reopened.map(Reopened::settings).transpose()?.cloned();
+        let capabilities = self.capabilities.or(kept.as_ref().map(|kept| kept.capabilities));
+        let capabilities = capabilities.unwrap_or_else(WorkspaceCapabilities::local_default);
+        let processes = || Arc::clone(self.processes.as_ref().unwrap_or(&parts.processes));
+        let here = |folder: &Path| local::open(folder, capabilities, Some(processes()));
+        let workspace = match (&self.place, &kept) {
+            (Some(Place::Workspace(workspace)), _) => {
+                let narrowed = workspace.narrowed(capabilities);
+                match &self.processes {
+                    Some(processes) => narrowed.with_processes(Arc::clone(processes)),
+                    None => narrowed,
+                }
+            }
+            (Some(Place::Folder(folder)), _) => here(folder)?,
+            (None, Some(kept)) => here(Path::new(&kept.workspace))?,
+            (None, None) => return Err(ResumeError::NoStore.into()),
+        };
+        let workspace = sandboxed(workspace, self.sandbox.clone());
+        let sandbox = match self.sandbox.is_off() {
+            true => "off".to_owned(),
+            false => format!("{:?}", self.sandbox),
+        };
+        let skill = self.skill.as_ref().map(|skill| skill.rules().to_vec());
+        let mut settings = kept.clone().unwrap_or_else(|| Settings {
+            workspace: workspace.display_root().to_owned(),
+            capabilities,
+            agent: "general".to_owned(),
+            tool_result_transform_policy: self.projection.clone().unwrap_or_default(),
+            skill: skill.clone(),
+            sandbox: sandbox.clone(),
+            model: RESEARCH_NAME.to_owned(),
+            permission_policy: PermissionPolicy::default(),
+            budget: BudgetLimits::default(),
+            parent: None,
+        });
+        if let Some(kept) = &kept {
+            let asked = Asked {
+                workspace: self.place.as_ref().map(|_| workspace.display_root().to_owned()),
+                capabilities: self.capabilities,
+                agent: self.agent.clone(),
+                tool_result_transform_policy: self.projection.clone(),
+                skill,
+                sandbox,
+            };
+            check(session, kept, &asked)?;
+        }
+        if let Some(agent) = &self.agent {
+            settings.agent.clone_from(agent);
+        }
+        if let Some(model) = &self.model {
+            model.name().clone_into(&mut settings.model);
+        }
+        if let Some(policy) = &self.policy {
+            settings.permission_policy.clone_from(policy);
+        }
+        if let Some(budget) = self.budget {
+            settings.budget = budget;
+        }
+        Ok((workspace, settings))
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 use toolwarden_actors::journal::{Entry, JournalEvent, Moment};
+use toolwarden_tools::canonical_json::json_bytes;
 use toolwarden_tools::context::DeltaStreams;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId, ToolName};
@@ -296,6 +297,19 @@ impl JournalEvent for Event {
             EventKind::ToolEnd(result) => Moment::Ends(&result.id),
             _ => Moment::Other,
         }
+    }
+
+    fn bytes(&self) -> usize {
+        let text = match &self.kind {
+            EventKind::ToolEnd(result) => result.output.len(),
+            EventKind::TextDelta { delta } | EventKind::ToolOutputDelta { delta, .. } => delta.len(),
+            EventKind::AgentStart { prompt: text, .. }
+            | EventKind::AgentEnd { text, .. }
+            | EventKind::SubagentEnd { output: text, .. } => text.len(),
+            EventKind::ToolExecutionStart { args, .. } => json_bytes(args),
+            _ => 0,
+        };
+        size_of::<Self>() + text
     }
 }
 

@@ -315,7 +315,12 @@ async fn govern(
     cancel: &Cancellation,
     debts: &Debts,
 ) -> Passed<Admitted> {
-    let note = |kind| debts.note(kernel.event(scope, kind));
+    let note = |kind| {
+        if let Some(facts) = &scope.facts {
+            facts.hear(&kind);
+        }
+        debts.note(kernel.event(scope, kind));
+    };
     let guarded = Guarded::judge(proposal, scope)?;
     let well_formed = WellFormed::check(guarded, scope)?;
     if !scope.hooks.is_empty() {
@@ -470,8 +475,15 @@ async fn execute(
         args: passage.arguments.clone(),
     };
     let _limit = scope.limits.timeout.map(|timeout| node.limit(timeout));
-    // No side effect comes before this is stored; a call that has none need not wait.
+    // No side effect comes before this is stored, here and below; a call that has none need not wait.
     let has_effects = entry.capabilities(&passage.arguments).is_none_or(|declared| !declared.read_only);
+    if let Some(facts) = &scope.facts
+        && let Err(error) = facts.started(&passage.id, has_effects).await
+    {
+        tracing::warn!(%error, invocation = %passage.id, "a call does not start");
+        let refusal = Refusal::NotRunning { tool: passage.tool.clone(), part: "the fact log" };
+        return (passage, refusal.into_outcome());
+    }
     if !has_effects {
         debts.note(kernel.event(scope, start));
     } else if debts.write(&kernel.journal, kernel.event(scope, start)).await.is_err() {

@@ -10,6 +10,7 @@ pub mod lanes;
 pub mod models;
 pub mod origin;
 pub mod policy;
+pub mod run_status;
 pub mod session_span;
 pub mod settlement;
 pub mod shell;
@@ -18,6 +19,13 @@ pub mod event;
 pub mod hook;
 pub mod permission;
 pub mod refusal;
+
+pub mod facts;
+
+pub mod fact_book;
+pub mod snapshot;
+
+pub mod resume;
 
 pub mod grant_book;
 mod guarded_files;
@@ -33,6 +41,8 @@ pub mod kernel;
 pub mod agent;
 
 pub mod run;
+
+mod keeper;
 
 pub mod delegation;
 pub mod session;

@@ -17,6 +17,7 @@ pub use crate::call_result::CallResult;
 pub use crate::embedding::Runtime;
 pub use crate::event::{Event, EventKind};
 pub use crate::policy::PermissionPolicy;
-pub use crate::run::{RunLimits, RunOutcome, RunStatus};
+pub use crate::run::{RunLimits, RunOutcome};
+pub use crate::run_status::RunStatus;
 pub use crate::scope::Confirming;
 pub use crate::session::{CancelTarget, Session, SessionError};

@@ -1,8 +1,10 @@
 //! The agent loop: a model proposes, the route decides, until the model has said its last word or a bound is met.
 //!
 //! A model's word proves nothing: it gets results, and its calls go through the same route as anybody's. Every
-//! bound has an ending of its own. Cut or malformed calls never run.
+//! bound has an ending of its own. Cut or malformed calls never run. The loop itself remembers nothing: each step
+//! follows from the facts before it, so a run goes on after `kill -9` as if it had only paused.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,33 +13,33 @@ use serde::Serialize;
 use serde_json::Value;
 use toolwarden_actors::accounts::LedgerError;
 use toolwarden_actors::budget::Amount;
-use toolwarden_actors::node::{BodyEnd, Ending, NodeHandle};
+use toolwarden_actors::node::{Ending, NodeHandle};
 use toolwarden_actors::permit_pool::Shed;
 use toolwarden_actors::waiting_line::Holder;
-use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::context::ToolCall;
-use toolwarden_tools::declaration::ToolDefinition;
+use toolwarden_tools::declaration::{Capabilities, ToolDefinition};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::entropy::hex_id;
-use toolwarden_tools::ids::{RunId, SessionId};
+use toolwarden_tools::ids::{InvocationId, RunId, SessionId};
 use toolwarden_tools::tool::Lane;
 
 use crate::agent::Agent;
 use crate::call_result::CallResult;
 use crate::event::{EventKind, TurnUsage};
-use crate::kernel::Kernel;
+use crate::fact_book::{Expected, FactBook, FactBookError, clean_turn};
+use crate::facts::state::{EndedRun, OpenCall, State, Step};
+use crate::facts::{Fact, RunBounds};
+use crate::kernel::{Invocation, Kernel};
 use crate::models::transcript::make_call_ids_unique;
 use crate::models::{
-    CallArguments, Message, Model, ModelCall, ModelError, ModelRequest, ModelTurn, StopReason, ToolResult, TurnSink,
+    CallArguments, Message, Model, ModelCall, ModelError, ModelRequest, ModelTurn, ToolResult, TurnSink,
 };
 use crate::origin::Origin;
 use crate::proposal::Proposal;
+use crate::run_status::RunStatus;
 use crate::scope::Scope;
 use crate::settlement::evidence::estimated_tokens;
 use crate::settlement::sanitise::stream::Held;
-
-/// Most sources that a run reports.
-pub const SOURCE_ANCHORS_MAX: usize = 64;
 
 /// Most calls of one turn that run beside each other.
 pub const PARALLEL_CALLS_MAX: usize = 8;
@@ -63,94 +65,6 @@ impl Default for RunLimits {
     }
 }
 
-/// How a run ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "status", rename_all = "snake_case")]
-pub enum RunStatus {
-    /// The model has said its last word.
-    Completed,
-    /// All rounds with tools are used; the text, if any, is what the model concluded without them.
-    ToolRoundLimit {
-        /// How many there were.
-        rounds: u32,
-    },
-    /// The model made the same call again and again.
-    RepeatedCalls,
-    /// The model kept sending arguments that are not JSON objects.
-    MalformedCalls,
-    /// The model declined, or its provider's filter stopped it.
-    Refused,
-    /// The model's output limit cut its last word.
-    Cut,
-    /// The budget does not cover another turn.
-    BudgetExhausted {
-        /// Which resource.
-        resource: String,
-    },
-    /// Somebody ended it, or its time was over.
-    Cancelled {
-        /// Why.
-        reason: CancelReason,
-    },
-    /// There was no turn.
-    ModelFailed {
-        /// Why.
-        message: String,
-    },
-    /// The run was lost to a fault of the runtime.
-    Crashed,
-}
-
-impl RunStatus {
-    /// How a run ended whose body gave nothing back.
-    pub fn lost(ending: &Ending) -> Self {
-        match (&ending.body, &ending.cancel) {
-            (BodyEnd::Panicked(_), _) => Self::Crashed,
-            (_, reason) => Self::Cancelled { reason: reason.clone().unwrap_or(CancelReason::ParentEnded) },
-        }
-    }
-
-    /// Whether the run came to an answer.
-    pub fn is_success(&self) -> bool {
-        matches!(self, Self::Completed)
-    }
-
-    /// The word for it: the same as in its JSON form.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::ToolRoundLimit { .. } => "tool_round_limit",
-            Self::RepeatedCalls => "repeated_calls",
-            Self::MalformedCalls => "malformed_calls",
-            Self::Refused => "refused",
-            Self::Cut => "cut",
-            Self::BudgetExhausted { .. } => "budget_exhausted",
-            Self::Cancelled { .. } => "cancelled",
-            Self::ModelFailed { .. } => "model_failed",
-            Self::Crashed => "crashed",
-        }
-    }
-}
-
-impl std::fmt::Display for RunStatus {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Completed => out.write_str("completed"),
-            Self::ToolRoundLimit { rounds } => {
-                write!(out, "the limit of {rounds} rounds with tools was reached; raise it or ask for less")
-            }
-            Self::RepeatedCalls => out.write_str("the model made the same call again and again"),
-            Self::MalformedCalls => out.write_str("the model kept sending malformed arguments"),
-            Self::Refused => out.write_str("the model declined to answer"),
-            Self::Cut => out.write_str("the model's output limit cut its answer"),
-            Self::BudgetExhausted { resource } => write!(out, "the budget of {resource} is used up"),
-            Self::Cancelled { reason } => write!(out, "{reason}"),
-            Self::ModelFailed { message } => out.write_str(message),
-            Self::Crashed => out.write_str("the run was lost to a fault of the runtime"),
-        }
-    }
-}
-
 /// What a run came to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunOutcome {
@@ -167,8 +81,35 @@ pub struct RunOutcome {
     pub usage: TurnUsage,
     /// Model turns taken.
     pub turns: u32,
-    /// Files and addresses that its calls named, in order of appearance, at most [`SOURCE_ANCHORS_MAX`].
+    /// Files and addresses that its calls named, in order of appearance, at most
+    /// [`SOURCE_ANCHORS_MAX`](crate::facts::state::SOURCE_ANCHORS_MAX).
     pub source_anchors: Vec<String>,
+}
+
+impl RunOutcome {
+    /// What the run under way has come to by now.
+    fn so_far(run: &RunId, session: &SessionId, state: &State) -> Self {
+        let (usage, turns, source_anchors) = match &state.run {
+            Some(run) => (run.usage, run.turns, run.source_anchors.clone()),
+            None => Default::default(),
+        };
+        Self {
+            run: run.clone(),
+            session: session.clone(),
+            status: RunStatus::Crashed,
+            text: String::new(),
+            usage: TurnUsage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens },
+            turns,
+            source_anchors,
+        }
+    }
+
+    /// What a run came to that has ended.
+    pub fn of(ended: EndedRun, session: &SessionId) -> Self {
+        let EndedRun { id, status, text, usage, turns, source_anchors } = ended;
+        let usage = TurnUsage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens };
+        Self { run: id, session: session.clone(), status, text, usage, turns, source_anchors }
+    }
 }
 
 /// What a run works with.
@@ -184,51 +125,53 @@ pub struct RunPlan {
     pub limits: RunLimits,
 }
 
+impl RunPlan {
+    /// The bounds that the run's own facts keep.
+    pub fn bounds(&self) -> RunBounds {
+        RunBounds {
+            rounds_max: self.limits.rounds_max.unwrap_or(self.agent.rounds_max),
+            malformed_rounds_max: self.limits.malformed_rounds_max,
+            same_call_max: self.limits.same_call_max,
+        }
+    }
+}
+
 /// A new run id.
 pub fn run_id(kernel: &Kernel) -> RunId {
     format!("run-{}", hex_id(&*kernel.effects.entropy)).into()
 }
 
-/// Carries a conversation, whose last message is the prompt, to its end under `node`. The messages of the run are
-/// appended to it, calls and results always in pairs.
+/// Carries the run that is under way in `facts` to its end, under `node`: takes the next step that follows from the
+/// facts, and puts down what came of it.
 pub async fn carry(
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     plan: RunPlan,
     node: NodeHandle,
-    messages: &mut Vec<Message>,
+    facts: Arc<FactBook>,
 ) -> RunOutcome {
     let _limit = plan.limits.timeout.map(|timeout| node.limit(timeout));
-    let prompt = match messages.last() {
-        Some(Message::User { text }) => text.clone(),
-        _ => String::new(),
-    };
+    let prompt = facts.look(|state| state.run.as_ref().map(|run| run.prompt.clone())).unwrap_or_default();
     kernel.tell(&scope, EventKind::AgentStart { prompt, model: plan.model.name().to_owned() });
-    let rounds_max = plan.limits.rounds_max.unwrap_or(plan.agent.rounds_max);
     let mut driver = Loop {
         tools: scope.offered(),
         kernel: &kernel,
         scope: &scope,
         plan: &plan,
         node: &node,
-        rounds_max,
-        usage: TurnUsage::default(),
-        turns: 0,
-        malformed_rounds: 0,
-        last_call: None,
-        guarded: false,
-        anchors: Vec::new(),
+        facts: &facts,
+        withheld: BTreeMap::new(),
     };
-    let (status, text) = driver.drive(messages).await;
-    let outcome = RunOutcome {
-        run: plan.run.clone(),
-        session: scope.session.clone(),
-        text,
-        usage: driver.usage,
-        turns: driver.turns,
-        source_anchors: driver.anchors,
-        status,
+    let (mut status, text) = match driver.drive().await {
+        Ok(ended) => ended,
+        Err(error) => (RunStatus::StoreFailed { message: error.to_string() }, String::new()),
     };
+    let mut outcome = facts.look(|state| RunOutcome::so_far(&plan.run, &scope.session, state));
+    let ending = Fact::Ending { status: status.clone(), text: facts.fit_to_keep(&kernel.sanitiser, text.clone()) };
+    if let Err(error) = facts.record(ending).await {
+        status = RunStatus::StoreFailed { message: error.to_string() };
+    }
+    (outcome.status, outcome.text) = (status, text);
     tell_end(&kernel, &scope, &outcome).await;
     outcome
 }
@@ -253,77 +196,81 @@ async fn tell_end(kernel: &Kernel, scope: &Scope, outcome: &RunOutcome) {
     }
 }
 
-/// One run under way.
+/// One run under way: drives it by the step that follows from its facts.
 struct Loop<'a> {
     kernel: &'a Arc<Kernel>,
     scope: &'a Arc<Scope>,
     plan: &'a RunPlan,
     node: &'a NodeHandle,
+    facts: &'a FactBook,
     tools: Vec<ToolDefinition>,
-    rounds_max: u32,
-    usage: TurnUsage,
-    turns: u32,
-    malformed_rounds: u32,
-    /// The last call and how often in a row it was made.
-    last_call: Option<(Digest, u32)>,
-    /// Whether the last call was already held back for being repeated.
-    guarded: bool,
-    anchors: Vec<String>,
+    /// Calls of the last turn as the model wrote them, where they are stored without their secrets.
+    withheld: BTreeMap<String, ModelCall>,
 }
 
 impl Loop<'_> {
-    async fn drive(&mut self, messages: &mut Vec<Message>) -> (RunStatus, String) {
+    async fn drive(&mut self) -> Result<(RunStatus, String), FactBookError> {
         loop {
-            let may_call = self.turns < self.rounds_max;
-            let mut turn = match self.turn(messages, may_call).await {
-                Ok(turn) => turn,
-                Err(status) => return (status, String::new()),
-            };
-            make_call_ids_unique(messages, &mut turn);
-            let (stop, text, calls) = (turn.stop, turn.text.clone(), turn.calls.clone());
-            match stop {
-                StopReason::Refusal | StopReason::ContentFilter => return (RunStatus::Refused, text),
-                // Whatever calls it has may be cut as well.
-                StopReason::MaxTokens => return (RunStatus::Cut, text),
-                StopReason::EndTurn | StopReason::ToolUse | StopReason::Paused => {}
-            }
-            if !may_call {
-                return (RunStatus::ToolRoundLimit { rounds: self.rounds_max }, text);
-            }
-            messages.push(turn.into_message());
-            if calls.is_empty() {
-                if stop == StopReason::Paused {
-                    continue;
+            match self.facts.look(State::next_step) {
+                Step::End { status, text } => return Ok((status, text)),
+                // Nobody else ends a run.
+                Step::Wait => return Ok((RunStatus::Crashed, String::new())),
+                Step::Ask { may_call } => match self.turn(may_call).await? {
+                    Ok(()) => {}
+                    Err(status) => return Ok((status, String::new())),
+                },
+                Step::Call(calls) => {
+                    let text = self.facts.look(|state| state.run.as_ref().map(|run| run.open_text().to_owned()));
+                    self.run_calls(calls).await?;
+                    if let Some(reason) = self.node.cancellation().reason() {
+                        let status = RunStatus::Cancelled { reason: reason.clone() };
+                        return Ok((status, text.unwrap_or_default()));
+                    }
                 }
-                return (RunStatus::Completed, text);
-            }
-            let all_malformed = calls.iter().all(|call| matches!(call.arguments, CallArguments::Malformed { .. }));
-            let (results, repeated) = self.run_calls(calls).await;
-            messages.push(Message::ToolResults { results });
-            if let Some(reason) = self.node.cancellation().reason() {
-                return (RunStatus::Cancelled { reason: reason.clone() }, text);
-            }
-            if repeated {
-                return (RunStatus::RepeatedCalls, text);
-            }
-            self.malformed_rounds = if all_malformed { self.malformed_rounds + 1 } else { 0 };
-            if self.malformed_rounds > self.plan.limits.malformed_rounds_max {
-                return (RunStatus::MalformedCalls, text);
             }
         }
     }
 
     /// Asks the model for a turn: a budget, a slot, and only for as long as the request lasts.
-    async fn turn(&mut self, messages: &[Message], may_call: bool) -> Result<ModelTurn, RunStatus> {
+    async fn turn(&mut self, may_call: bool) -> Result<Result<(), RunStatus>, FactBookError> {
+        let (messages, number) =
+            self.facts.look(|state| (state.messages.clone(), state.run.as_ref().map_or(0, |run| run.turns) + 1));
         let request = ModelRequest {
             system: self.plan.agent.instructions.clone(),
-            messages: messages.to_vec(),
+            messages,
             tools: self.tools.clone(),
             tool_calls_allowed: may_call,
             agent: self.plan.agent.name.clone(),
             fan_out: self.plan.limits.fan_out,
         };
-        let input_tokens = u64::try_from(estimate(&request)).unwrap_or(u64::MAX);
+        let mut turn = match self.ask(&request, number).await {
+            Ok(turn) => turn,
+            Err(status) => return Ok(Err(status)),
+        };
+        make_call_ids_unique(&request.messages, &mut turn);
+        let used = TurnUsage { input_tokens: turn.usage.input_tokens, output_tokens: turn.usage.output_tokens };
+        let stop = serde_json::to_value(turn.stop).ok().and_then(|stop| stop.as_str().map(str::to_owned));
+        self.put_down(turn).await?;
+        let stop = stop.unwrap_or_default();
+        self.kernel.tell(self.scope, EventKind::TurnEnd { turn: number, usage: used, stop });
+        Ok(Ok(()))
+    }
+
+    /// Stores a turn, so that it is never asked for again.
+    async fn put_down(&mut self, mut turn: ModelTurn) -> Result<(), FactBookError> {
+        self.withheld.clear();
+        let mut withheld = Vec::new();
+        if self.facts.is_kept() {
+            let calls = turn.calls.clone();
+            withheld = clean_turn(&self.kernel.sanitiser, &mut turn);
+            let lost = calls.into_iter().filter(|call| withheld.contains(&call.id));
+            self.withheld = lost.map(|call| (call.id.clone(), call)).collect();
+        }
+        self.facts.record(Fact::ModelTurn { turn: Box::new(turn), withheld }).await
+    }
+
+    async fn ask(&self, request: &ModelRequest, number: u32) -> Result<ModelTurn, RunStatus> {
+        let input_tokens = u64::try_from(estimate(request)).unwrap_or(u64::MAX);
         let amount = Amount { input_tokens, ..Amount::default() };
         let reservation = match self.kernel.ledger.reserve(&self.scope.account, amount).await {
             Ok(reservation) => reservation,
@@ -342,120 +289,102 @@ impl Loop<'_> {
             },
             None => None,
         };
-        self.turns += 1;
-        self.kernel.tell(self.scope, EventKind::TurnStart { turn: self.turns });
+        self.kernel.tell(self.scope, EventKind::TurnStart { turn: number });
         let sink = Deltas { kernel: self.kernel, scope: self.scope, held: Mutex::default() };
         let answer = tokio::select! {
             biased;
             reason = cancel.cancelled() => return Err(RunStatus::Cancelled { reason }),
-            answer = self.plan.model.turn(&request, &sink) => answer,
+            answer = self.plan.model.turn(request, &sink) => answer,
         };
         sink.finish();
         if let Some(permit) = permit {
             permit.settle(model_health(&answer));
         }
         let turn = answer.map_err(|error| RunStatus::ModelFailed { message: error.to_string() })?;
-        let used = TurnUsage { input_tokens: turn.usage.input_tokens, output_tokens: turn.usage.output_tokens };
         reservation.settle(Amount {
-            input_tokens: used.input_tokens,
-            output_tokens: used.output_tokens,
+            input_tokens: turn.usage.input_tokens,
+            output_tokens: turn.usage.output_tokens,
             ..Amount::default()
         });
-        self.usage.input_tokens = self.usage.input_tokens.saturating_add(used.input_tokens);
-        self.usage.output_tokens = self.usage.output_tokens.saturating_add(used.output_tokens);
-        let stop = serde_json::to_value(turn.stop).ok().and_then(|stop| stop.as_str().map(str::to_owned));
-        let stop = stop.unwrap_or_default();
-        self.kernel.tell(self.scope, EventKind::TurnEnd { turn: self.turns, usage: used, stop });
         Ok(turn)
     }
 
-    /// Runs the calls of a turn: reads that bear company beside each other, everything else in order. Every call
-    /// gets its result; the flag says that the same call came too often.
-    async fn run_calls(&mut self, calls: Vec<ModelCall>) -> (Vec<ToolResult>, bool) {
-        let mut results = Vec::with_capacity(calls.len());
-        let mut repeated = false;
+    /// Runs the calls of a turn that have no result yet: reads that bear company beside each other, everything else
+    /// in order.
+    async fn run_calls(&self, calls: Vec<OpenCall>) -> Result<(), FactBookError> {
         let mut together: Vec<ModelCall> = Vec::new();
-        for call in calls {
-            if let Some(held) = self.held_back(&call, &mut repeated) {
-                self.run_together(std::mem::take(&mut together), &mut results).await;
-                results.push(held);
-            } else if self.bears_company(&call) {
+        for OpenCall { call, .. } in calls {
+            let call = self.withheld.get(&call.id).cloned().unwrap_or(call);
+            if self.bears_company(&call) {
                 together.push(call);
                 if together.len() == PARALLEL_CALLS_MAX {
-                    self.run_together(std::mem::take(&mut together), &mut results).await;
+                    self.run_together(std::mem::take(&mut together)).await?;
                 }
             } else {
-                self.run_together(std::mem::take(&mut together), &mut results).await;
-                self.run_together(vec![call], &mut results).await;
+                self.run_together(std::mem::take(&mut together)).await?;
+                self.run_together(vec![call]).await?;
             }
         }
-        self.run_together(together, &mut results).await;
-        (results, repeated)
-    }
-
-    /// A call that is not run: its arguments are malformed, or it was made too often in a row.
-    fn held_back(&mut self, call: &ModelCall, repeated: &mut bool) -> Option<ToolResult> {
-        let arguments = match &call.arguments {
-            CallArguments::Malformed { error, .. } => {
-                self.last_call = None;
-                return Some(failed(call, format!("the arguments were not run: {error}. Send one JSON object")));
-            }
-            CallArguments::Parsed(arguments) => arguments,
-        };
-        let digest = Digest::of_json(&serde_json::json!([call.tool.as_str(), arguments]));
-        let count = match &self.last_call {
-            Some((last, count)) if *last == digest => count + 1,
-            _ => 1,
-        };
-        self.last_call = Some((digest, count));
-        if count <= self.plan.limits.same_call_max {
-            self.guarded = false;
-            return None;
-        }
-        // Held back once with a warning; the next time in a row ends the run.
-        *repeated |= std::mem::replace(&mut self.guarded, true);
-        let text =
-            format!("this call was made {count} times in a row and was not run again; its result will not change");
-        Some(failed(call, text))
+        self.run_together(together).await
     }
 
     fn bears_company(&self, call: &ModelCall) -> bool {
-        let CallArguments::Parsed(arguments) = &call.arguments else { return false };
-        let entry = self.scope.registry.get(call.tool.as_str());
-        entry.and_then(|entry| entry.capabilities(arguments)).is_some_and(|could| could.allows_parallel_batch())
+        self.capabilities(call).is_some_and(|could| could.allows_parallel_batch())
     }
 
-    async fn run_together(&mut self, calls: Vec<ModelCall>, results: &mut Vec<ToolResult>) {
-        let invocations = calls.iter().map(|call| {
-            let arguments = call.arguments.for_request();
-            let id = self.kernel.invocation_id("call", &call.tool);
-            let call = ToolCall { tool: call.tool.clone(), arguments };
-            let proposal = Proposal::new(id, Origin::Agent, self.scope.ancestry.clone(), call);
-            self.kernel.invoke(self.node, self.scope, proposal)
-        });
+    fn capabilities(&self, call: &ModelCall) -> Option<Capabilities> {
+        let CallArguments::Parsed(arguments) = &call.arguments else { return None };
+        self.scope.registry.get(call.tool.as_str())?.capabilities(arguments)
+    }
+
+    async fn run_together(&self, calls: Vec<ModelCall>) -> Result<(), FactBookError> {
+        let mut ids = Vec::with_capacity(calls.len());
+        let invocations: Vec<Invocation> = calls.iter().map(|call| self.invoke(call, &mut ids)).collect();
+        let mut recorded = Vec::with_capacity(calls.len());
         for (call, result) in calls.iter().zip(join_all(invocations).await) {
-            self.collect_anchors(&result);
-            results.push(ToolResult {
-                call_id: call.id.clone(),
-                tool: call.tool.clone(),
-                output: result.output.clone(),
-                success: result.is_success(),
-            });
+            recorded.push(self.facts.append(ended(call, &result)));
         }
+        ids.iter().for_each(|id| self.facts.forget(id));
+        for fact in recorded {
+            fact?.durable().await?;
+        }
+        Ok(())
     }
 
-    fn collect_anchors(&mut self, result: &CallResult) {
-        let anchors = result.metadata.get("source_anchors").and_then(Value::as_array);
-        for anchor in anchors.into_iter().flatten().filter_map(Value::as_str) {
-            if self.anchors.len() < SOURCE_ANCHORS_MAX && !self.anchors.iter().any(|known| known == anchor) {
-                self.anchors.push(anchor.to_owned());
-            }
+    fn invoke(&self, call: &ModelCall, ids: &mut Vec<InvocationId>) -> Invocation {
+        let arguments = call.arguments.for_request();
+        let id = self.kernel.invocation_id("call", &call.tool);
+        if self.facts.is_kept() {
+            let expected = Expected {
+                call: call.id.clone(),
+                arguments: Digest::of_json(&arguments),
+                idempotent: self.capabilities(call).is_some_and(|could| could.idempotent),
+            };
+            self.facts.announce(&id, expected);
+            ids.push(id.clone());
         }
+        let call = ToolCall { tool: call.tool.clone(), arguments };
+        let proposal = Proposal::new(id, Origin::Agent, self.scope.ancestry.clone(), call);
+        self.kernel.invoke(self.node, self.scope, proposal)
     }
 }
 
-fn failed(call: &ModelCall, output: String) -> ToolResult {
-    ToolResult { call_id: call.id.clone(), tool: call.tool.clone(), output, success: false }
+fn ended(call: &ModelCall, result: &CallResult) -> Fact {
+    let texts = |value: Option<&Value>| {
+        let texts = value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        texts.map(str::to_owned).collect()
+    };
+    let artifact = result.metadata.get("artifact").and_then(|artifact| artifact.get("artifact_uri"));
+    Fact::CallEnded {
+        result: ToolResult {
+            call_id: call.id.clone(),
+            tool: call.tool.clone(),
+            output: result.output.clone(),
+            success: result.is_success(),
+        },
+        source_anchors: texts(result.metadata.get("source_anchors")),
+        artifacts: artifact.and_then(Value::as_str).map(str::to_owned).into_iter().collect(),
+    }
 }
 
 /// Tokens that a request is estimated to have: a quarter of its text's bytes.

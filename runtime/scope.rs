@@ -21,6 +21,7 @@ use toolwarden_tools::workspace::Workspace;
 use toolwarden_tools::workspace::seen::SeenFiles;
 
 use crate::command_output::CommandOutput;
+use crate::fact_book::FactBook;
 use crate::grant_book::GrantBook;
 use crate::hook::Hook;
 use crate::policy::compiled::CompiledPolicy;
@@ -60,6 +61,8 @@ pub struct Scope {
     pub projection: ProjectionPolicy,
     /// The nesting tools that this scope's calls are inside of, outermost first.
     pub ancestry: Vec<ToolName>,
+    /// The facts of the session, where they are kept and the calls are its own.
+    pub facts: Option<Arc<FactBook>>,
     /// Starts child runs, where there is a model for them.
     pub children: Option<Arc<dyn ChildRuns>>,
     /// The session's background processes, where commands may be run.

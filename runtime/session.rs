@@ -1,10 +1,11 @@
 //! A session: one workspace, one budget, one conversation, and the calls that a host makes itself.
 //!
-//! The conversation lives in the session's node; one run is carried at a time and others wait their turn. Closing
-//! the session, or dropping its last handle, cancels everything in it and waits for it.
+//! The conversation is the fold of the session's facts; one run is carried at a time and others wait their turn.
+//! Closing the session, or dropping its last handle, cancels everything in it, waits for it, and gives a session that
+//! is kept free for others.
 
 use std::io::Read;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -14,9 +15,12 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use toolwarden_actors::accounts::{AccountStatus, LedgerError};
-use toolwarden_actors::journal::{JournalError, Reader, Reading};
+use toolwarden_actors::budget::Amount;
+use toolwarden_actors::journal::{Entry, JournalError, Reader, Reading};
 use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
 use toolwarden_actors::open_questions::{PendingQuestion, Reply};
+use toolwarden_actors::retention::Page;
+use toolwarden_actors::tail::Tail;
 use toolwarden_tools::background::{Background, BackgroundError, BackgroundRead, BackgroundStatus, ReadFrom};
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::context::ToolCall;
@@ -28,15 +32,19 @@ use toolwarden_tools::tool::ToolSpec;
 use crate::agent::Agent;
 use crate::call_result::CallResult;
 use crate::event::{Event, EventKind, TurnUsage};
+use crate::fact_book::{FactBook, FactBookError};
+use crate::facts::Fact;
+use crate::keeper::Keeper;
 use crate::kernel::{ActiveTool, Kernel};
-use crate::models::transcript::answer_interrupted_calls;
-use crate::models::{Message, Model};
+use crate::models::Model;
 use crate::origin::Origin;
 use crate::proposal::Proposal;
-use crate::run::{RunLimits, RunOutcome, RunPlan, RunStatus, carry, run_id, tell_lost};
+use crate::resume::{Recovery, ResumeError};
+use crate::run::{RunLimits, RunOutcome, RunPlan, carry, run_id, tell_lost};
+use crate::run_status::RunStatus;
 use crate::scope::Scope;
 use crate::session_span::SESSION_GRACE;
-use crate::settlement::artifact::{Artifact, ArtifactReadError};
+use crate::settlement::artifact::{Artifact, ArtifactReadError, ArtifactUri};
 use crate::settlement::proof::{Proof, ProofError, ShownResult, original_of, verify};
 
 /// Most runs that wait for their turn in one session.
@@ -58,6 +66,9 @@ struct SessionShared {
     // In boxes: the channel sets a block of 32 places aside, and most sessions never run anything.
     runs: mpsc::Sender<Box<RunRequest>>,
     asked: AskedRuns,
+    facts: Arc<FactBook>,
+    keeper: Weak<Keeper>,
+    recovery: Recovery,
     ended: Shared<BoxFuture<'static, ()>>,
 }
 
@@ -82,6 +93,15 @@ pub enum SessionError {
     /// A background process is not there.
     #[error(transparent)]
     Background(#[from] BackgroundError),
+    /// The session is not kept, so there is nothing to save.
+    #[error("the session is not kept; give the runtime a store when it is built")]
+    NotKept,
+    /// A word cannot be put in where nothing is under way.
+    #[error("no run is under way that a word could be put into; ask instead")]
+    NoRun,
+    /// What happened cannot be stored, or what was stored cannot be used.
+    #[error(transparent)]
+    Store(#[from] ResumeError),
     /// A typed helper's call failed.
     #[error("{}: {}", .0.name, .0.output)]
     Failed(Box<CallResult>),
@@ -95,9 +115,30 @@ pub(crate) struct SessionPlan {
     pub(crate) limits: RunLimits,
 }
 
+/// Where a session's facts go.
+pub(crate) struct SessionFacts {
+    pub(crate) facts: Arc<FactBook>,
+    /// None for a session that ends with its process.
+    pub(crate) keeper: Option<Keeper>,
+    pub(crate) recovery: Recovery,
+}
+
+impl SessionFacts {
+    /// Nothing is kept.
+    pub(crate) fn in_memory() -> Self {
+        Self { facts: FactBook::in_memory(), keeper: None, recovery: Recovery::default() }
+    }
+
+    /// What a keeper keeps.
+    pub(crate) fn kept(keeper: Keeper, recovery: Recovery) -> Self {
+        Self { facts: Arc::clone(keeper.facts()), keeper: Some(keeper), recovery }
+    }
+}
+
 struct RunRequest {
     run: RunId,
-    prompt: String,
+    /// None goes on with the run that is under way.
+    prompt: Option<String>,
     reply: oneshot::Sender<RunOutcome>,
     /// Given when the run is to end, also while it waits for its turn.
     cancel: Cancellation,
@@ -136,18 +177,24 @@ impl Session {
         kernel: Arc<Kernel>,
         scope: Arc<Scope>,
         plan: SessionPlan,
+        kept: SessionFacts,
         sessions: &NodeHandle,
     ) -> Result<Self, SessionError> {
+        let SessionFacts { facts, keeper, recovery } = kept;
+        let keeper = keeper.map(Arc::new);
+        let weak = keeper.as_ref().map(Arc::downgrade).unwrap_or_default();
         let (runs, requests) = mpsc::channel(WAITING_RUNS_MAX);
         let (opened, opens) = oneshot::channel();
         let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
         let (its_kernel, its_scope) = (Arc::clone(&kernel), Arc::clone(&scope));
-        let waiter = sessions.spawn(spec, move |node| live(its_kernel, its_scope, plan, node, requests, opened));
+        let its = Life { kernel: its_kernel, scope: its_scope, plan, facts: Arc::clone(&facts), keeper };
+        let waiter = sessions.spawn(spec, move |node| live(its, node, requests, opened));
         let ended = waiter.map(|_end| ()).boxed().shared();
         let node = opens.await.map_err(|_| SessionError::NotRunning)??;
         // The least that a map of this kind can be split into: it holds a handful of runs.
         let asked = AskedRuns::new(DashMap::with_shard_amount(2));
-        Ok(Self { shared: Arc::new(SessionShared { kernel, scope, node, runs, asked, ended }) })
+        let shared = SessionShared { kernel, scope, node, runs, asked, facts, keeper: weak, recovery, ended };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The session's id.
@@ -194,8 +241,63 @@ impl Session {
     /// # Errors
     /// [`SessionError::Closed`] and [`SessionError::Busy`]. A run that fails is an outcome, not an error.
     pub async fn run(&self, prompt: &str) -> Result<RunOutcome, SessionError> {
-        let answer = self.start_run(prompt)?;
+        let answer = self.start_run(run_id(&self.shared.kernel), Some(prompt))?;
         answer.await.map_err(|_| SessionError::Closed)
+    }
+
+    /// Goes on with the run that was under way when the session's process ended; what the last run came to when none
+    /// was, and none when there never was a run.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub async fn go_on(&self) -> Result<Option<RunOutcome>, SessionError> {
+        let (under_way, last) =
+            self.shared.facts.look(|state| (state.run.as_ref().map(|run| run.id.clone()), state.last.clone()));
+        let Some(run) = under_way else {
+            return Ok(last.map(|ended| RunOutcome::of(*ended, self.id())));
+        };
+        let answer = self.start_run(run, None)?;
+        answer.await.map(Some).map_err(|_| SessionError::Closed)
+    }
+
+    /// The run that is under way, also when it waits for [`Self::go_on`].
+    pub fn run_under_way(&self) -> Option<RunId> {
+        self.shared.facts.look(|state| state.run.as_ref().map(|run| run.id.clone()))
+    }
+
+    /// Puts a word into the run that is under way: the model gets it with its next turn.
+    ///
+    /// # Errors
+    /// [`SessionError::NoRun`] and [`SessionError::Store`].
+    pub async fn steer(&self, text: &str) -> Result<(), SessionError> {
+        if self.run_under_way().is_none() {
+            return Err(SessionError::NoRun);
+        }
+        let facts = &self.shared.facts;
+        let text = facts.fit_to_keep(&self.shared.kernel.sanitiser, text.to_owned());
+        match facts.record(Fact::Steer { text }).await {
+            Ok(()) => Ok(()),
+            // It ended just now.
+            Err(FactBookError::Misplaced(_)) => Err(SessionError::NoRun),
+            Err(error) => Err(ResumeError::from(error).into()),
+        }
+    }
+
+    /// Saves a snapshot of a session that is kept, now; it is done by itself as well, between runs and at the end.
+    ///
+    /// # Errors
+    /// [`SessionError::NotKept`] and [`SessionError::Store`].
+    pub async fn save(&self) -> Result<(), SessionError> {
+        if !self.shared.facts.is_kept() {
+            return Err(SessionError::NotKept);
+        }
+        let keeper = self.shared.keeper.upgrade().ok_or(SessionError::Closed)?;
+        Ok(keeper.save().await?)
+    }
+
+    /// What was found when the session was opened again.
+    pub fn recovery(&self) -> &Recovery {
+        &self.shared.recovery
     }
 
     /// As [`Self::run`], with the events on the way.
@@ -204,16 +306,16 @@ impl Session {
     /// As [`Self::run`], and [`SessionError::Events`].
     pub async fn stream(&self, prompt: &str) -> Result<RunStream, SessionError> {
         let events = self.events().await?;
-        let answer = self.start_run(prompt)?;
+        let answer = self.start_run(run_id(&self.shared.kernel), Some(prompt))?;
         Ok(RunStream { events, answer: Some(answer), outcome: None })
     }
 
-    fn start_run(&self, prompt: &str) -> Result<oneshot::Receiver<RunOutcome>, SessionError> {
+    fn start_run(&self, run: RunId, prompt: Option<&str>) -> Result<oneshot::Receiver<RunOutcome>, SessionError> {
         let (reply, answer) = oneshot::channel();
-        let (run, cancel) = (run_id(&self.shared.kernel), Cancellation::new());
+        let cancel = Cancellation::new();
         self.shared.asked.insert(run.clone(), cancel.clone());
         let listed = ListedRun { asked: Arc::clone(&self.shared.asked), run: run.clone() };
-        let request = Box::new(RunRequest { run, prompt: prompt.to_owned(), reply, cancel, listed });
+        let request = Box::new(RunRequest { run, prompt: prompt.map(str::to_owned), reply, cancel, listed });
         self.shared.runs.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SessionError::Busy,
             mpsc::error::TrySendError::Closed(_) => SessionError::Closed,
@@ -227,6 +329,25 @@ impl Session {
     /// [`SessionError::Events`] when the journal is not running.
     pub async fn events(&self) -> Result<Reader<Event>, SessionError> {
         Ok(self.shared.kernel.journal.subscribe(Some(self.shared.scope.root_session.clone())).await?)
+    }
+
+    /// A page of the events of this session and its child sessions, after this sequence; none when nothing is known of
+    /// them any more, or the runtime retains none.
+    ///
+    /// # Errors
+    /// [`SessionError::Events`] when the journal is not running.
+    pub async fn event_page(&self, after: u64, limit: usize) -> Result<Option<Page<Entry<Event>>>, SessionError> {
+        let session = self.shared.scope.root_session.clone();
+        Ok(self.shared.kernel.journal.page(session, after, limit).await?)
+    }
+
+    /// The events of this session and its child sessions after this sequence: those that are retained, then those
+    /// that come, without loss or repetition; what is gone is told.
+    ///
+    /// # Errors
+    /// [`SessionError::Events`] when the journal is not running.
+    pub async fn tail(&self, after: u64) -> Result<Tail<Event>, SessionError> {
+        Ok(Tail::follow(&self.shared.kernel.journal, self.shared.scope.root_session.clone(), after).await?)
     }
 
     /// The names of all tools, hidden ones too, sorted.
@@ -506,35 +627,42 @@ impl Drop for References<'_> {
     }
 }
 
-/// The session's life, in its node.
-async fn live(
+/// What a session lives with.
+struct Life {
     kernel: Arc<Kernel>,
     scope: Arc<Scope>,
     plan: SessionPlan,
+    facts: Arc<FactBook>,
+    /// The one strong reference that lasts: the session is given free when this goes.
+    keeper: Option<Arc<Keeper>>,
+}
+
+/// The session's life, in its node.
+async fn live(
+    life: Life,
     node: NodeHandle,
     mut requests: mpsc::Receiver<Box<RunRequest>>,
     opened: oneshot::Sender<Result<NodeHandle, LedgerError>>,
 ) {
-    if let Err(error) = kernel.ledger.open_account(&scope.account).await {
+    let (kernel, scope) = (&life.kernel, &life.scope);
+    if let Err(error) = open_account(&life).await {
         drop(opened.send(Err(error)));
         return;
     }
-    let _references = References { kernel: &kernel, scope: &scope };
-    kernel.tell(&scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
+    let _references = References { kernel, scope };
+    refer(&life).await;
+    kernel.tell(scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
     if let Some(background) = &scope.background {
         background.hang_on(&node);
     }
     if opened.send(Ok(node.clone())).is_ok() {
-        let mut conversation = Vec::new();
         loop {
             tokio::select! {
                 biased;
                 _ = node.cancellation().cancelled() => break,
                 request = requests.recv() => match request {
                     // Boxed, so that an idle session keeps no room for a run.
-                    Some(request) => {
-                        Box::pin(answer(&kernel, &scope, &plan, &node, &mut conversation, request)).await;
-                    }
+                    Some(request) => Box::pin(answer(&life, &node, request)).await,
                     // The last handle is gone.
                     None => break,
                 },
@@ -548,18 +676,41 @@ async fn live(
     // Parts that are gone have nothing left to close.
     let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
     drop(kernel.ledger.close_account(scope.account.id().clone()).await);
-    drop(kernel.write(&scope, EventKind::SessionClosed).await);
+    drop(kernel.write(scope, EventKind::SessionClosed).await);
+    // Somebody may be saving: then the lock goes when that is done.
+    if let Some(keeper) = life.keeper.and_then(Arc::into_inner) {
+        keeper.close().await;
+    }
+}
+
+/// Keeps the artifacts that were referred to before, in another process; one that is gone is found missing when it is
+/// read.
+async fn refer(life: &Life) {
+    for uri in life.facts.look(|state| state.artifacts.clone()) {
+        if let Ok(uri) = uri.parse::<ArtifactUri>()
+            && let Err(error) = life.kernel.artifacts.refer(&life.scope.root_session, uri.digest()).await
+        {
+            tracing::warn!(%error, artifact = %uri, "an artifact of a kept session is not held");
+        }
+    }
+}
+
+/// Opens the session's account; what it used before, in another process, is used.
+async fn open_account(life: &Life) -> Result<(), LedgerError> {
+    let (ledger, account) = (&life.kernel.ledger, &life.scope.account);
+    ledger.open_account(account).await?;
+    let (calls, used) = life.facts.look(|state| (state.calls, state.usage_so_far()));
+    let used =
+        Amount { calls, input_tokens: used.input_tokens, output_tokens: used.output_tokens, ..Amount::default() };
+    if used != Amount::default() {
+        ledger.reserve(account, used).await?.settle(used);
+    }
+    Ok(())
 }
 
 /// One run as a child of the session.
-async fn answer(
-    kernel: &Arc<Kernel>,
-    scope: &Arc<Scope>,
-    plan: &SessionPlan,
-    node: &NodeHandle,
-    conversation: &mut Vec<Message>,
-    request: Box<RunRequest>,
-) {
+async fn answer(life: &Life, node: &NodeHandle, request: Box<RunRequest>) {
+    let (kernel, scope, plan) = (&life.kernel, &life.scope, &life.plan);
     let RunRequest { run, prompt, mut reply, cancel, listed } = *request;
     if reply.is_closed() {
         return;
@@ -570,24 +721,25 @@ async fn answer(
         drop(reply.send(unanswered(run, scope, RunStatus::Cancelled { reason: reason.clone() })));
         return;
     }
-    let run_scope = Arc::new(Scope { run: Some(run.clone()), ..Scope::clone(scope) });
     let run_plan = RunPlan {
         run: run.clone(),
         model: Arc::clone(&plan.model),
         agent: Arc::clone(&plan.agent),
         limits: plan.limits.clone(),
     };
-    let mut messages = conversation.clone();
-    messages.push(Message::User { text: prompt });
+    if let Err(error) = begin(life, &run_plan, prompt).await {
+        drop(listed);
+        drop(reply.send(unanswered(run, scope, RunStatus::StoreFailed { message: error.to_string() })));
+        return;
+    }
+    let run_facts = life.facts.is_kept().then(|| Arc::clone(&life.facts));
+    let run_scope = Arc::new(Scope { run: Some(run.clone()), facts: run_facts, ..Scope::clone(scope) });
     let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
-    let (its_kernel, its_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
+    let (its_kernel, its_scope, its_facts) = (Arc::clone(kernel), Arc::clone(&run_scope), Arc::clone(&life.facts));
     let (lost_kernel, lost_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
     let mut waiter = node.spawn_with_epilogue(
         spec,
-        move |node| async move {
-            let outcome = carry(its_kernel, its_scope, run_plan, node, &mut messages).await;
-            (messages, outcome)
-        },
+        move |node| carry(its_kernel, its_scope, run_plan, node, its_facts),
         move |ending| tell_lost(&lost_kernel, &lost_scope, ending),
     );
     let end = tokio::select! {
@@ -603,18 +755,36 @@ async fn answer(
         }
     };
     let outcome = match end.output {
-        Some((messages, outcome)) => {
-            *conversation = messages;
-            // A run that was cut short leaves calls without results; the next one needs them in pairs.
-            answer_interrupted_calls(conversation);
-            outcome
+        Some(outcome) => outcome,
+        None => {
+            let status = RunStatus::lost(&end.ending);
+            // Whatever of it still moves finds that the run has ended.
+            let ending = Fact::Ending { status: status.clone(), text: String::new() };
+            if let Err(error) = life.facts.record(ending).await {
+                tracing::warn!(%error, %run, "the end of a run is not among the facts");
+            }
+            unanswered(run, scope, status)
         }
-        None => unanswered(run, scope, RunStatus::lost(&end.ending)),
     };
+    if let Some(keeper) = life.keeper.as_ref().filter(|keeper| keeper.is_due())
+        && let Err(error) = keeper.save().await
+    {
+        tracing::warn!(session = %scope.session, %error, "no snapshot was saved");
+    }
     // Before the answer: whoever has that finds nothing more to cancel.
     drop(listed);
     // Whoever asked may be gone.
     drop(reply.send(outcome));
+}
+
+/// Puts down that a run begins; one that was under way when the process ended, and is not gone on with, has ended.
+async fn begin(life: &Life, plan: &RunPlan, prompt: Option<String>) -> Result<(), FactBookError> {
+    let Some(prompt) = prompt else { return Ok(()) };
+    if life.facts.look(|state| state.run.is_some()) {
+        life.facts.record(Fact::Ending { status: RunStatus::Interrupted, text: String::new() }).await?;
+    }
+    let text = life.facts.fit_to_keep(&life.kernel.sanitiser, prompt);
+    life.facts.record(Fact::UserMessage { run: plan.run.clone(), text, bounds: plan.bounds() }).await
 }
 
 /// The outcome of a run that gave nothing back.

@@ -12,6 +12,7 @@ use crate::policy::{Decision, PermissionPolicy, Rule};
 /// The limits of an active skill.
 #[derive(Debug)]
 pub struct SkillLimits {
+    rules: Vec<Rule>,
     policy: CompiledPolicy,
 }
 
@@ -22,7 +23,12 @@ impl SkillLimits {
     /// [`CompileError`] when the rules' globs are too large together.
     pub fn new(allowed_tools: Vec<Rule>) -> Result<Self, CompileError> {
         let policy = PermissionPolicy { allow: allowed_tools, default: Decision::Deny, ..PermissionPolicy::default() };
-        Ok(Self { policy: CompiledPolicy::new(&policy)? })
+        Ok(Self { policy: CompiledPolicy::new(&policy)?, rules: policy.allow })
+    }
+
+    /// The rules, as they were given.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
     }
 
     /// The verdict on a call inside the skill: the session's, or a stricter one.

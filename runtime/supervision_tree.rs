@@ -1,13 +1,14 @@
 //! The whole tree as child specifications: what is started in which order, and what falls with what.
 //!
-//! The root is rest_for_one: when the journal, the artifact store, the ledger, the confirmations or the lanes come back without their
-//! memory, every session that relied on it ends. A lane alone may come back: it counts the permits still out.
+//! The root is rest_for_one: when the journal, the artifact store, the fact log, the ledger, the confirmations or the lanes
+//! come back without their memory, every session that relied on it ends. A lane alone may come back: it counts the permits still out.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use toolwarden_actors::child_spec::{ChildSpec, Shutdown, StartError};
+use toolwarden_actors::fact_log::{self, FactLog};
 use toolwarden_actors::journal::{self, JournalSink};
 use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec, Tree, shut_down, spawn_root};
 use toolwarden_actors::supervision::{Strategy, SupervisorFlags};
@@ -33,18 +34,22 @@ pub(crate) struct SupervisionTree {
 
 impl SupervisionTree {
     /// Starts everything, ground first.
-    pub(crate) async fn start(kernel: &Arc<Kernel>, make_sink: MakeSink) -> Result<Self, StartError> {
+    pub(crate) async fn start(
+        kernel: &Arc<Kernel>,
+        make_sink: MakeSink,
+        log: Option<&FactLog>,
+    ) -> Result<Self, StartError> {
         let nodes = Tree::new();
         let sessions = Arc::new(ArcSwapOption::empty());
         let flags = SupervisorFlags { strategy: Strategy::RestForOne, ..SupervisorFlags::default() };
-        let children = vec![
-            journal_spec(kernel, make_sink),
-            artifacts_spec(kernel),
+        let mut children = vec![journal_spec(kernel, make_sink), artifacts_spec(kernel)];
+        children.extend(log.map(fact_log_spec));
+        children.extend([
             ledger_spec(kernel),
             confirmations_spec(kernel),
             lanes_spec(kernel),
             sessions_spec(&nodes, &sessions),
-        ];
+        ]);
         let root = supervisor::start(SupervisorSpec { flags, children, reports: None }).await?;
         Ok(Self { root, sessions, nodes })
     }
@@ -92,6 +97,15 @@ fn artifacts_spec(kernel: &Arc<Kernel>) -> ChildSpec {
         let kernel = Arc::clone(&kernel);
         async move { Ok(kernel.artifacts.start(supervisor, Arc::clone(&kernel.effects.clock)).await?) }
     })
+}
+
+fn fact_log_spec(log: &FactLog) -> ChildSpec {
+    let log = log.clone();
+    ChildSpec::new("fact_log", move |supervisor| {
+        let log = log.clone();
+        async move { Ok(fact_log::start(&log, supervisor).await?) }
+    })
+    .asked_by(fact_log::shut_down)
 }
 
 fn ledger_spec(kernel: &Arc<Kernel>) -> ChildSpec {

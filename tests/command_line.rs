@@ -14,6 +14,8 @@
 mod artifact;
 #[path = "command_line/containment.rs"]
 mod containment;
+#[path = "command_line/keeping.rs"]
+mod keeping;
 #[path = "command_line/program.rs"]
 mod program;
 #[path = "command_line/pseudo_terminal.rs"]

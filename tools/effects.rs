@@ -8,6 +8,7 @@ pub mod clock;
 pub mod entropy;
 pub mod files;
 pub mod processes;
+pub mod store;
 
 use std::sync::Arc;
 

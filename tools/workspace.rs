@@ -15,14 +15,14 @@ pub mod seen;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::read_only::ReadOnlyFiles;
 use crate::effects::files::Files;
 use crate::effects::processes::Processes;
 
 /// What may be done in a workspace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WorkspaceCapabilities {
     /// Files may be read.
     pub read: bool,

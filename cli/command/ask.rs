@@ -6,18 +6,21 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use toolwarden::models::research::RESEARCH_NAME;
 use toolwarden::policy::PermissionPolicy;
-use toolwarden::run::{RunLimits, RunOutcome, RunStatus};
+use toolwarden::run::{RunLimits, RunOutcome};
+use toolwarden::run_status::RunStatus;
 use toolwarden::session::SessionError;
 use toolwarden_tools::cancellation::CancelReason;
 
 use super::{CommandError, End, killed};
 use crate::artifacts::load_projection;
-use crate::assembly::{Assembly, AssemblyError, CallArgs, Plan, Surroundings, load_model, load_policy};
+use crate::assembly::{Assembly, AssemblyError, CallArgs, Plan, StoreArgs, Surroundings, load_model, load_policy};
 use crate::input::read_stdin;
 use crate::terminal::print;
 
 /// Longest question, in bytes.
 const QUESTION_BYTES_MAX: u64 = 1024 * 1024;
+/// What is said about a session that was never asked anything.
+const NOTHING_ASKED: &str = "nothing was asked in this session yet; put the question behind its id";
 /// Most child runs of one `task` call.
 const FAN_OUT_MAX: i64 = 32;
 
@@ -29,6 +32,9 @@ pub(crate) struct AskArgs {
 
     #[command(flatten)]
     call: CallArgs,
+
+    #[command(flatten)]
+    store: StoreArgs,
 
     /// Who answers: builtin:research quotes the workspace and needs no network; scripted:FILE replays turns
     #[arg(long, value_name = "SPEC", default_value = RESEARCH_NAME)]
@@ -91,18 +97,36 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
     let plan = Plan {
         events: args.call.events.as_deref(),
         artifacts: args.call.artifacts.to_keep(&with.environment).map_err(AssemblyError::from)?,
-        projection: load_projection(&args.call.projection).map_err(AssemblyError::from)?,
-        policy,
-        model: load_model(&args.model)?,
+        projection: Some(load_projection(&args.call.projection).map_err(AssemblyError::from)?),
+        policy: Some(policy),
+        model: Some(load_model(&args.model)?),
         runs,
         containment: args.call.containment,
         may_ask: true,
+        store: args.store.folder(&with.environment),
         sandbox,
         ..Plan::new(&args.call.workspace.workspace)
     };
-    let mut assembly = Assembly::open(plan, with).await?;
+    let is_kept = plan.store.is_some();
+    let assembly = Assembly::open(plan, with).await?;
     let session = assembly.session.clone();
-    let run = match assembly.attendant.attend(session.run(&question)).await {
+    if is_kept {
+        with.screen.say(&format!("kept as {}", session.id()));
+    }
+    conclude(assembly, async { session.run(&question).await.map(Some) }, args.call.json, with).await
+}
+
+/// Attends to a run until it has ended, prints its answer, and says how it ended.
+///
+/// # Errors
+/// [`CommandError`].
+pub(super) async fn conclude(
+    mut assembly: Assembly,
+    run: impl Future<Output = Result<Option<RunOutcome>, SessionError>>,
+    json: bool,
+    with: &Surroundings,
+) -> Result<End, CommandError> {
+    let run = match assembly.attendant.attend(run).await {
         Ok(run) => run,
         Err(end) => return Ok(killed(end)),
     };
@@ -112,12 +136,13 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
     }
     assembly.attendant.tell_total();
     let outcome = match (run, assembly.attendant.stopped_by()) {
-        (Ok(outcome), _) => outcome,
+        (Ok(Some(outcome)), _) => outcome,
+        (Ok(None), _) => return Err(CommandError::Usage(NOTHING_ASKED.to_owned())),
         // The signal came before the run began.
         (Err(SessionError::Closed), Some(signal)) => return Ok(End::Stopped(signal)),
         (Err(error), _) => return Err(error.into()),
     };
-    if args.call.json {
+    if json {
         print(&serde_json::to_string(&Answer { outcome: &outcome, elapsed_ms })?)?;
     } else {
         print(&outcome.text)?;
@@ -136,7 +161,7 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
 }
 
 /// The question as one text.
-fn question(words: &[String]) -> Result<String, CommandError> {
+pub(super) fn question(words: &[String]) -> Result<String, CommandError> {
     let text = match words {
         [word] if word == "-" => read_stdin("the question", QUESTION_BYTES_MAX)?,
         words => words.join(" "),
@@ -160,6 +185,8 @@ fn advice(status: &RunStatus) -> &'static str {
         RunStatus::Cancelled { reason: CancelReason::Deadline { .. } } => "Give it more time with --timeout",
         RunStatus::Cancelled { .. } => "Ask again",
         RunStatus::ModelFailed { .. } => "See --model for who else can answer",
+        RunStatus::Interrupted => "Ask again",
+        RunStatus::StoreFailed { .. } => "Mend the store, then go on with `toolwarden resume`",
         RunStatus::Crashed => "This is a fault of toolwarden: please report it, with --log debug and --events FILE",
     }
 }

@@ -16,7 +16,7 @@ use super::Runtime;
 use crate::event::{Event, EventKind};
 use crate::models::scripted::ScriptedModel;
 use crate::policy::PermissionPolicy;
-use crate::run::RunStatus;
+use crate::run_status::RunStatus;
 use crate::session::CancelTarget;
 
 /// How long a sink waits before a test that broke is given up.

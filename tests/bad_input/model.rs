@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use toolwarden::models::{CallArguments, ModelCall, ModelError, ModelTurn, StopReason, TokenUsage};
-use toolwarden::run::{RunLimits, RunStatus};
+use toolwarden::run::RunLimits;
+use toolwarden::run_status::RunStatus;
 
 use crate::support::model::{Answering, script};
 use crate::support::tool::echo;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use toolwarden::prelude::{CancelTarget, Reply};
-use toolwarden::run::RunStatus;
+use toolwarden::run_status::RunStatus;
 use toolwarden::scope::Confirming;
 use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::tool::Lane;

@@ -132,6 +132,12 @@ impl Running {
         }
     }
 
+    /// Waits until this stands on standard error, and gives its line.
+    pub(crate) fn line_with(&mut self, text: &str) -> String {
+        self.says(text);
+        self.err_read.lines().find(|line| line.contains(text)).unwrap().to_owned()
+    }
+
     /// Waits for the end.
     pub(crate) fn ended(mut self) -> Ran {
         if let Some(mut stdout) = self.child.stdout.take() {

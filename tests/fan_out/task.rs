@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolwarden::run::RunStatus;
+use toolwarden::run_status::RunStatus;
 use toolwarden::scope::CallLimits;
 
 use crate::support::model::script;

@@ -1,0 +1,539 @@
+//! The state of a session: the fold of its facts, and the next step that follows from it.
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use thiserror::Error;
+use toolwarden_tools::digest::Digest;
+use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId};
+
+use crate::facts::{Fact, RunBounds, Settings};
+use crate::models::transcript::INTERRUPTED;
+use crate::models::{CallArguments, Message, ModelCall, ModelTurn, StopReason, TokenUsage, ToolResult};
+use crate::run_status::RunStatus;
+
+/// Most sources that a run reports.
+pub const SOURCE_ANCHORS_MAX: usize = 64;
+
+/// Most child runs whose ends a session remembers.
+pub const CHILDREN_MAX: usize = 1024;
+
+/// Where a session stands.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct State {
+    /// What it was opened with.
+    pub settings: Option<Box<Settings>>,
+    /// The conversation; calls and results always in pairs.
+    pub messages: Vec<Message>,
+    /// The run under way.
+    pub run: Option<Box<Run>>,
+    /// How the last run ended.
+    pub last: Option<Box<EndedRun>>,
+    /// What all runs that ended have used.
+    pub usage: TokenUsage,
+    /// Runs that ended.
+    pub runs: u64,
+    /// Calls that have their results.
+    pub calls: u64,
+    /// Child runs in the order they began, the last [`CHILDREN_MAX`].
+    pub children: IndexMap<TaskId, ChildRecord>,
+    /// Artifacts that results refer to, in order of appearance.
+    pub artifacts: indexmap::IndexSet<String>,
+    /// How many facts this is the fold of.
+    pub position: u64,
+}
+
+/// A run under way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its id.
+    pub id: RunId,
+    /// What it was asked.
+    pub prompt: String,
+    /// Its bounds.
+    pub bounds: RunBounds,
+    /// Model turns taken.
+    pub turns: u32,
+    /// What it used.
+    pub usage: TokenUsage,
+    /// Files and addresses that its calls named, in order of appearance, at most [`SOURCE_ANCHORS_MAX`].
+    pub source_anchors: Vec<String>,
+    malformed_rounds: u32,
+    /// The last call and how often in a row it was made.
+    last_call: Option<(Digest, u32)>,
+    /// Whether the last call was already held back for being repeated.
+    guarded: bool,
+    /// The turn whose calls are not all answered yet.
+    open: Option<OpenTurn>,
+    /// Words that were put in, until the turn is whole that could not know of them.
+    steers: Vec<String>,
+    /// How it will end, once that is clear.
+    verdict: Option<(RunStatus, String)>,
+}
+
+/// The turn whose calls are not all answered yet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct OpenTurn {
+    text: String,
+    calls: Vec<OpenCall>,
+    all_malformed: bool,
+    repeated: bool,
+}
+
+/// A call of the last turn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OpenCall {
+    /// What the model wants.
+    pub call: ModelCall,
+    /// How far it has come.
+    pub stage: CallStage,
+    /// Whether its arguments were kept without their secrets.
+    pub withheld: bool,
+}
+
+/// How far a call has come.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallStage {
+    /// The model wants it.
+    Proposed,
+    /// Its final arguments stand.
+    Bound {
+        /// The invocation that it became.
+        invocation: InvocationId,
+        /// Whether the tool declares that twice is as good as once.
+        idempotent: bool,
+        /// Whether the tool has started.
+        started: bool,
+        /// What the person said who was asked; none while the question is open, or when nobody was asked.
+        approved: Option<bool>,
+    },
+    /// It has its result.
+    Ended(ToolResult),
+}
+
+/// A child run, as its parent remembers it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChildRecord {
+    /// Its session.
+    pub session: SessionId,
+    /// Its agent.
+    pub agent: String,
+    /// How it stands.
+    pub end: ChildEnd,
+}
+
+/// How a child run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChildEnd {
+    /// Under way.
+    Open,
+    /// It came to an answer.
+    Succeeded,
+    /// It came to none.
+    Failed,
+    /// The process ended before it did.
+    Interrupted,
+}
+
+/// A run that ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EndedRun {
+    /// Its id.
+    pub id: RunId,
+    /// How it ended.
+    pub status: RunStatus,
+    /// The model's last words; may be empty.
+    pub text: String,
+    /// What it used.
+    pub usage: TokenUsage,
+    /// Model turns taken.
+    pub turns: u32,
+    /// Files and addresses that its calls named.
+    pub source_anchors: Vec<String>,
+}
+
+/// What a session does next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Nothing: it waits to be asked.
+    Wait,
+    /// Asks the model for a turn.
+    Ask {
+        /// Whether the turn may have calls.
+        may_call: bool,
+    },
+    /// Runs these calls, in the model's order.
+    Call(Vec<OpenCall>),
+    /// Ends the run.
+    End {
+        /// How.
+        status: RunStatus,
+        /// The model's last words.
+        text: String,
+    },
+}
+
+/// A fact that does not fit where it stands: the log was changed by hand, or this is a bug.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("fact {position} does not fit: {message}")]
+pub struct Misplaced {
+    /// Which fact, counted from 1.
+    pub position: u64,
+    /// Why.
+    pub message: String,
+}
+
+impl State {
+    /// Folds facts from the beginning.
+    ///
+    /// # Errors
+    /// [`Misplaced`] for the first that does not fit.
+    pub fn fold(facts: impl IntoIterator<Item = Fact>) -> Result<Self, Misplaced> {
+        let mut state = Self::default();
+        for fact in facts {
+            state.apply(fact)?;
+        }
+        Ok(state)
+    }
+
+    /// Takes one more fact. A fact that does not fit changes nothing.
+    ///
+    /// # Errors
+    /// [`Misplaced`].
+    pub fn apply(&mut self, fact: Fact) -> Result<(), Misplaced> {
+        let taken = self.take(fact);
+        let position = self.position + 1;
+        taken.map_err(|message| Misplaced { position, message })?;
+        self.position = position;
+        Ok(())
+    }
+
+    /// What follows from where the session stands.
+    pub fn next_step(&self) -> Step {
+        let Some(run) = &self.run else { return Step::Wait };
+        if let Some((status, text)) = &run.verdict {
+            return Step::End { status: status.clone(), text: text.clone() };
+        }
+        match &run.open {
+            Some(open) => Step::Call(open.waiting().cloned().collect()),
+            None => Step::Ask { may_call: run.may_call() },
+        }
+    }
+
+    /// What must be said before a session goes on whose process ended: which calls are not run again, or that
+    /// children are gone. None when nothing was under way.
+    pub fn interruption(&self) -> Option<Fact> {
+        let open = self.run.iter().filter_map(|run| run.open.as_ref()).flat_map(OpenTurn::waiting);
+        let calls: Vec<String> = open.filter(|call| !call.may_run()).map(|call| call.call.id.clone()).collect();
+        (!calls.is_empty() || self.open_children() > 0).then_some(Fact::Interruption { calls })
+    }
+
+    /// What was used so far, the run under way included.
+    pub fn usage_so_far(&self) -> TokenUsage {
+        self.run.as_ref().map_or(self.usage, |run| added(self.usage, run.usage))
+    }
+
+    /// How many child runs are under way.
+    pub fn open_children(&self) -> usize {
+        self.children.values().filter(|child| child.end == ChildEnd::Open).count()
+    }
+
+    fn take(&mut self, fact: Fact) -> Result<(), String> {
+        match fact {
+            Fact::Opened(settings) => self.settings = Some(settings),
+            Fact::UserMessage { run, text, bounds } => self.begin(run, text, bounds)?,
+            Fact::ModelTurn { turn, withheld } => {
+                let run = open_run(&mut self.run, "a model's turn")?;
+                run.take_turn(*turn, &withheld, &mut self.messages)?;
+            }
+            Fact::CallBound { call, invocation, idempotent, .. } => {
+                let found = open_run(&mut self.run, "a bound call")?.call(&call)?;
+                if matches!(found.stage, CallStage::Ended(_)) {
+                    return Err(format!("the call {call:?} has its result already"));
+                }
+                // Bound before, the process ended then: this is its next life.
+                found.stage = CallStage::Bound { invocation, idempotent, started: false, approved: None };
+            }
+            Fact::CallStarted { invocation } => {
+                *open_run(&mut self.run, "a started call")?.bound(&invocation)?.0 = true;
+            }
+            Fact::ConfirmationAsked { invocation, .. } => {
+                *open_run(&mut self.run, "a question")?.bound(&invocation)?.1 = None;
+            }
+            Fact::ConfirmationAnswered { invocation, approved } => {
+                *open_run(&mut self.run, "an answer")?.bound(&invocation)?.1 = Some(approved);
+            }
+            Fact::CallEnded { result, source_anchors, artifacts } => {
+                let run = open_run(&mut self.run, "a call's result")?;
+                run.end_call(result)?;
+                run.collect(source_anchors);
+                self.artifacts.extend(artifacts);
+                self.calls += 1;
+                run.close_turn(&mut self.messages);
+            }
+            Fact::Steer { text } => {
+                open_run(&mut self.run, "a word put in")?.steers.push(text);
+            }
+            Fact::ChildStarted { task, session, agent } => self.remember_child(task, session, agent),
+            Fact::ChildEnded { task, success } => {
+                let end = if success { ChildEnd::Succeeded } else { ChildEnd::Failed };
+                if let Some(child) = self.children.get_mut(&task) {
+                    child.end = end;
+                }
+            }
+            Fact::Interruption { calls } => self.interrupt(&calls)?,
+            Fact::Ending { status, text } => self.end(status, text)?,
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, id: RunId, text: String, bounds: RunBounds) -> Result<(), String> {
+        if let Some(run) = &self.run {
+            return Err(format!("run {id} begins while run {} is under way", run.id));
+        }
+        self.messages.push(Message::User { text: text.clone() });
+        self.run = Some(Box::new(Run {
+            id,
+            prompt: text,
+            bounds,
+            turns: 0,
+            usage: TokenUsage::default(),
+            source_anchors: Vec::new(),
+            malformed_rounds: 0,
+            last_call: None,
+            guarded: false,
+            open: None,
+            steers: Vec::new(),
+            verdict: None,
+        }));
+        Ok(())
+    }
+
+    fn remember_child(&mut self, task: TaskId, session: SessionId, agent: String) {
+        if self.children.len() >= CHILDREN_MAX {
+            self.children.shift_remove_index(0);
+        }
+        self.children.insert(task, ChildRecord { session, agent, end: ChildEnd::Open });
+    }
+
+    fn interrupt(&mut self, calls: &[String]) -> Result<(), String> {
+        for child in self.children.values_mut().filter(|child| child.end == ChildEnd::Open) {
+            child.end = ChildEnd::Interrupted;
+        }
+        if calls.is_empty() {
+            return Ok(());
+        }
+        let run = open_run(&mut self.run, "an interruption")?;
+        // All or nothing: a fact that does not fit changes nothing.
+        for id in calls {
+            if matches!(run.call(id)?.stage, CallStage::Ended(_)) {
+                return Err(format!("the call {id:?} has its result already"));
+            }
+        }
+        for id in calls {
+            let result = interrupted(&run.call(id)?.call);
+            run.end_call(result)?;
+        }
+        run.close_turn(&mut self.messages);
+        Ok(())
+    }
+
+    fn end(&mut self, status: RunStatus, text: String) -> Result<(), String> {
+        let Some(mut run) = self.run.take() else { return Err("an ending without a run".to_owned()) };
+        // A run that was cut short leaves calls without results; the next one needs them in pairs.
+        let waiting: Vec<ToolResult> =
+            run.open.iter().flat_map(OpenTurn::waiting).map(|call| interrupted(&call.call)).collect();
+        for result in waiting {
+            // They wait, so they can end.
+            let _ = run.end_call(result);
+        }
+        run.close_turn(&mut self.messages);
+        run.hand_over_steers(&mut self.messages);
+        self.usage = added(self.usage, run.usage);
+        self.runs += 1;
+        let Run { id, turns, usage, source_anchors, .. } = *run;
+        self.last = Some(Box::new(EndedRun { id, status, text, usage, turns, source_anchors }));
+        Ok(())
+    }
+}
+
+impl OpenCall {
+    /// Whether the call may run, for the first time or once more.
+    pub fn may_run(&self) -> bool {
+        match &self.stage {
+            _ if self.withheld => false,
+            CallStage::Proposed => true,
+            CallStage::Bound { idempotent, started, .. } => *idempotent || !started,
+            CallStage::Ended(_) => false,
+        }
+    }
+}
+
+impl OpenTurn {
+    fn waiting(&self) -> impl Iterator<Item = &OpenCall> {
+        self.calls.iter().filter(|call| !matches!(call.stage, CallStage::Ended(_)))
+    }
+}
+
+impl Run {
+    fn may_call(&self) -> bool {
+        self.turns < self.bounds.rounds_max
+    }
+
+    fn take_turn(&mut self, turn: ModelTurn, withheld: &[String], messages: &mut Vec<Message>) -> Result<(), String> {
+        if self.open.is_some() || self.verdict.is_some() {
+            return Err(format!("a turn of run {} while {}", self.id, self.busy_with()));
+        }
+        let may_call = self.may_call();
+        self.turns += 1;
+        self.usage = added(self.usage, turn.usage);
+        let (stop, text) = (turn.stop, turn.text.clone());
+        match stop {
+            StopReason::Refusal | StopReason::ContentFilter => self.verdict = Some((RunStatus::Refused, text)),
+            // Whatever calls it has may be cut as well.
+            StopReason::MaxTokens => self.verdict = Some((RunStatus::Cut, text)),
+            _ if !may_call => {
+                self.verdict = Some((RunStatus::ToolRoundLimit { rounds: self.bounds.rounds_max }, text));
+            }
+            StopReason::EndTurn | StopReason::ToolUse | StopReason::Paused => {
+                if turn.calls.is_empty() && stop != StopReason::Paused && self.steers.is_empty() {
+                    self.verdict = Some((RunStatus::Completed, text));
+                } else if !turn.calls.is_empty() {
+                    self.open_turn(text, turn.calls.clone(), withheld);
+                }
+                messages.push(turn.into_message());
+                match self.open {
+                    Some(_) => self.close_turn(messages),
+                    None => self.hand_over_steers(messages),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn busy_with(&self) -> &'static str {
+        if self.open.is_some() { "calls are under way" } else { "it is about to end" }
+    }
+
+    fn open_turn(&mut self, text: String, calls: Vec<ModelCall>, withheld: &[String]) {
+        let all_malformed = calls.iter().all(|call| matches!(call.arguments, CallArguments::Malformed { .. }));
+        let mut repeated = false;
+        let opened = calls.into_iter().map(|call| {
+            let stage = self.held_back(&call, &mut repeated).map_or(CallStage::Proposed, CallStage::Ended);
+            OpenCall { withheld: withheld.contains(&call.id), call, stage }
+        });
+        let calls = opened.collect();
+        self.open = Some(OpenTurn { text, calls, all_malformed, repeated });
+    }
+
+    /// A call that is not run: its arguments are malformed, or it was made too often in a row.
+    fn held_back(&mut self, call: &ModelCall, repeated: &mut bool) -> Option<ToolResult> {
+        let arguments = match &call.arguments {
+            CallArguments::Malformed { error, .. } => {
+                self.last_call = None;
+                return Some(failed(call, format!("the arguments were not run: {error}. Send one JSON object")));
+            }
+            CallArguments::Parsed(arguments) => arguments,
+        };
+        let digest = Digest::of_json(&json!([call.tool.as_str(), arguments]));
+        let count = match &self.last_call {
+            Some((last, count)) if *last == digest => count + 1,
+            _ => 1,
+        };
+        self.last_call = Some((digest, count));
+        if count <= self.bounds.same_call_max {
+            self.guarded = false;
+            return None;
+        }
+        // Held back once with a warning; the next time in a row ends the run.
+        *repeated |= std::mem::replace(&mut self.guarded, true);
+        let text =
+            format!("this call was made {count} times in a row and was not run again; its result will not change");
+        Some(failed(call, text))
+    }
+
+    fn call(&mut self, id: &str) -> Result<&mut OpenCall, String> {
+        let calls = self.open.iter_mut().flat_map(|open| &mut open.calls);
+        let mut found = calls.filter(|call| call.call.id == id);
+        found.next().ok_or_else(|| format!("no call {id:?} is under way"))
+    }
+
+    /// Whether the invocation has started, and what was said about it.
+    fn bound(&mut self, wanted: &InvocationId) -> Result<(&mut bool, &mut Option<bool>), String> {
+        let calls = self.open.iter_mut().flat_map(|open| &mut open.calls);
+        for call in calls {
+            if let CallStage::Bound { invocation, started, approved, .. } = &mut call.stage
+                && invocation == wanted
+            {
+                return Ok((started, approved));
+            }
+        }
+        Err(format!("no invocation {wanted} is under way"))
+    }
+
+    fn end_call(&mut self, result: ToolResult) -> Result<(), String> {
+        let call = self.call(&result.call_id)?;
+        if matches!(call.stage, CallStage::Ended(_)) {
+            return Err(format!("a second result for the call {:?}", result.call_id));
+        }
+        call.stage = CallStage::Ended(result);
+        Ok(())
+    }
+
+    /// Hands the results over once all calls have theirs.
+    fn close_turn(&mut self, messages: &mut Vec<Message>) {
+        let is_whole = |open: &mut OpenTurn| open.waiting().next().is_none();
+        let Some(open) = self.open.take_if(is_whole) else { return };
+        let results = open.calls.into_iter().filter_map(|call| match call.stage {
+            CallStage::Ended(result) => Some(result),
+            _ => None,
+        });
+        messages.push(Message::ToolResults { results: results.collect() });
+        self.hand_over_steers(messages);
+        self.malformed_rounds = if open.all_malformed { self.malformed_rounds + 1 } else { 0 };
+        if open.repeated {
+            self.verdict = Some((RunStatus::RepeatedCalls, open.text));
+        } else if self.malformed_rounds > self.bounds.malformed_rounds_max {
+            self.verdict = Some((RunStatus::MalformedCalls, open.text));
+        }
+    }
+
+    /// Words that were put in come after the turn that could not know of them.
+    fn hand_over_steers(&mut self, messages: &mut Vec<Message>) {
+        messages.extend(self.steers.drain(..).map(|text| Message::User { text }));
+    }
+
+    fn collect(&mut self, anchors: Vec<String>) {
+        for anchor in anchors {
+            if self.source_anchors.len() < SOURCE_ANCHORS_MAX && !self.source_anchors.contains(&anchor) {
+                self.source_anchors.push(anchor);
+            }
+        }
+    }
+
+    /// The text of the turn whose calls are under way.
+    pub fn open_text(&self) -> &str {
+        self.open.as_ref().map_or("", |open| &open.text)
+    }
+}
+
+fn open_run<'a>(run: &'a mut Option<Box<Run>>, what: &str) -> Result<&'a mut Run, String> {
+    run.as_deref_mut().ok_or_else(|| format!("{what} while no run is under way"))
+}
+
+fn added(one: TokenUsage, other: TokenUsage) -> TokenUsage {
+    TokenUsage {
+        input_tokens: one.input_tokens.saturating_add(other.input_tokens),
+        output_tokens: one.output_tokens.saturating_add(other.output_tokens),
+    }
+}
+
+fn failed(call: &ModelCall, output: String) -> ToolResult {
+    ToolResult { call_id: call.id.clone(), tool: call.tool.clone(), output, success: false }
+}
+
+fn interrupted(call: &ModelCall) -> ToolResult {
+    failed(call, INTERRUPTED.to_owned())
+}

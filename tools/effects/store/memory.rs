@@ -1,0 +1,122 @@
+//! A store that forgets with its process: for tests, and for sessions that are resumed within one process.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::effects::store::record::{Recovered, encode, scan};
+use crate::effects::store::{Append, OnDamage, Store, StoreError, check_name};
+use crate::ids::SessionId;
+
+/// Keeps sessions in memory.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    sessions: Mutex<BTreeMap<SessionId, Kept>>,
+    epoch: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    log: Vec<u8>,
+    snapshot: Option<Vec<u8>>,
+    held: bool,
+}
+
+impl MemoryStore {
+    fn sessions(&self) -> MutexGuard<'_, BTreeMap<SessionId, Kept>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn recovered(&self) -> Recovered {
+        let found = scan(self.log.clone());
+        Recovered {
+            snapshot: self.snapshot.clone(),
+            log: found.log,
+            torn_bytes: found.torn_bytes,
+            damage: found.damage,
+        }
+    }
+}
+
+impl Store for MemoryStore {
+    fn create(&self, session: &SessionId, snapshot: Option<&[u8]>, first: Option<&Append>) -> Result<(), StoreError> {
+        check_name(session)?;
+        let mut sessions = self.sessions();
+        if sessions.contains_key(session) {
+            return Err(StoreError::Exists { session: session.clone() });
+        }
+        let mut kept = Kept { snapshot: snapshot.map(<[u8]>::to_vec), held: true, ..Kept::default() };
+        if let Some(fact) = first {
+            encode(fact.sequence, &fact.payload, &mut kept.log);
+        }
+        sessions.insert(session.clone(), kept);
+        Ok(())
+    }
+
+    fn open(&self, session: &SessionId, _damage: OnDamage) -> Result<Recovered, StoreError> {
+        let mut sessions = self.sessions();
+        let kept = sessions.get_mut(session).ok_or_else(|| StoreError::Unknown { session: session.clone() })?;
+        if std::mem::replace(&mut kept.held, true) {
+            return Err(StoreError::Held { session: session.clone(), holder: "this process".to_owned() });
+        }
+        Ok(kept.recovered())
+    }
+
+    fn append(&self, batch: &[Append]) -> Vec<Result<(), StoreError>> {
+        let mut sessions = self.sessions();
+        let mut one = |append: &Append| match sessions.get_mut(&append.session) {
+            Some(kept) if kept.held => {
+                encode(append.sequence, &append.payload, &mut kept.log);
+                Ok(())
+            }
+            _ => Err(StoreError::NotHeld { session: append.session.clone() }),
+        };
+        batch.iter().map(&mut one).collect()
+    }
+
+    fn save_snapshot(&self, session: &SessionId, bytes: &[u8]) -> Result<(), StoreError> {
+        match self.sessions().get_mut(session) {
+            Some(kept) if kept.held => {
+                kept.snapshot = Some(bytes.to_vec());
+                Ok(())
+            }
+            _ => Err(StoreError::NotHeld { session: session.clone() }),
+        }
+    }
+
+    fn begin_anew(&self, session: &SessionId) -> Result<String, StoreError> {
+        match self.sessions().get_mut(session) {
+            Some(kept) if kept.held => {
+                kept.log.clear();
+                Ok("nowhere: this store forgets".to_owned())
+            }
+            _ => Err(StoreError::NotHeld { session: session.clone() }),
+        }
+    }
+
+    fn release(&self, session: &SessionId) {
+        if let Some(kept) = self.sessions().get_mut(session) {
+            kept.held = false;
+        }
+    }
+
+    fn look(&self, session: &SessionId) -> Result<Recovered, StoreError> {
+        let sessions = self.sessions();
+        let kept = sessions.get(session).ok_or_else(|| StoreError::Unknown { session: session.clone() })?;
+        Ok(kept.recovered())
+    }
+
+    fn sessions(&self) -> Result<Vec<SessionId>, StoreError> {
+        Ok(MemoryStore::sessions(self).keys().cloned().collect())
+    }
+
+    fn next_epoch(&self) -> Result<u64, StoreError> {
+        Ok(self.epoch.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn blocks(&self) -> bool {
+        false
+    }
+}
