@@ -6,18 +6,19 @@
 
 /// How many bytes are looked at before the search may end.
 const BLOCK_BYTES: usize = 1024;
+/// First byte of the control characters beyond ASCII (C1), as UTF-8 has them.
+const C1_LEADS: u8 = 0xc2;
 
 /// Whether a text holds anything that [`without_controls`] takes out.
 pub(super) fn has_control(text: &str) -> bool {
     // By blocks and without a branch, so that a block is searched many bytes at a time.
     let bytes = text.as_bytes();
-    let any = |block: &[u8], wanted: fn(u8) -> bool| block.iter().fold(false, |any, byte| any | wanted(*byte));
     let mut begins_at = 0;
     for block in bytes.chunks(BLOCK_BYTES) {
-        if any(block, is_control) {
+        if block.iter().fold(false, |any, byte| any | is_control(*byte)) {
             return true;
         }
-        if any(block, begins_suspect) {
+        if !block.is_ascii() && block.iter().fold(false, |any, byte| any | begins_suspect(*byte)) {
             let from = text.floor_char_boundary(begins_at);
             let to = text.ceil_char_boundary(begins_at + block.len());
             let mut before = text[..from].chars().next_back();
@@ -80,9 +81,22 @@ pub(super) fn without_controls(text: &str) -> String {
 
 /// Where a control sequence begins whose end has not come yet; nothing when there is none.
 pub(super) fn unfinished_sequence(text: &str) -> Option<usize> {
-    let begins_at = text.rfind(['\u{1b}', '\u{9b}', '\u{90}', '\u{98}', '\u{9d}', '\u{9e}', '\u{9f}'])?;
+    let begins_at = last_introducer(text.as_bytes())?;
     let rest = &text[begins_at..];
     (sequence_bytes(rest) == rest.len() && !is_finished(rest)).then_some(begins_at)
+}
+
+/// Where the last character stands that begins a control sequence: ESC, or one of C1.
+fn last_introducer(bytes: &[u8]) -> Option<usize> {
+    let mut end = bytes.len();
+    while let Some(at) = memchr::memrchr2(0x1b, C1_LEADS, &bytes[..end]) {
+        let is_one = bytes[at] == 0x1b || matches!(bytes.get(at + 1), Some(0x90 | 0x98 | 0x9b | 0x9d..=0x9f));
+        if is_one {
+            return Some(at);
+        }
+        end = at;
+    }
+    None
 }
 
 /// How long the control sequence at the start of a text is; 0 when none stands there.
@@ -136,6 +150,19 @@ mod tests {
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
     use super::{has_control, unfinished_sequence, without_controls};
+
+    #[test]
+    fn the_last_introducer_is_found_among_letters_that_begin_alike() {
+        for (text, at) in [
+            ("", None),
+            ("plain é §", None),
+            ("\u{1b}[31", Some(0)),
+            ("a\u{9b}31 §", Some(1)),
+            ("\u{1b}[0mé\u{9d}t §", Some(6)),
+        ] {
+            assert_eq!(super::last_introducer(text.as_bytes()), at, "{text:?}");
+        }
+    }
 
     #[test]
     fn sequences_go_as_wholes() {

@@ -20,6 +20,8 @@ const BLOCK_BYTES: usize = 64 * 1024;
 /// What every private key begins and ends with.
 const KEY_BEGINS: &str = "-----BEGIN ";
 const KEY_ENDS: &str = "-----END ";
+/// What stands in both.
+const KEY_DASHES: &str = "-----";
 
 /// Text on its way to people who look on: goes on as soon as nothing in it can be cut.
 #[derive(Debug, Default)]
@@ -149,14 +151,9 @@ impl Sanitiser {
                 .find(|bytes| secret.is_char_boundary(*bytes) && text.ends_with(&secret[..*bytes]));
             settled = settled.min(text.len() - begun.unwrap_or(0));
         }
-        if let Some(at) = text.rfind(KEY_BEGINS)
-            && !text[at..].contains(KEY_ENDS)
-        {
-            settled = settled.min(at);
-        } else if let Some(at) = text.rfind(KEY_ENDS)
-            && !text[at + KEY_ENDS.len()..].contains("-----")
-        {
-            settled = settled.min(text.rfind(KEY_BEGINS).unwrap_or(at));
+        // Forwards first: that search is many times as fast, and nearly always enough.
+        if memchr::memmem::find(text.as_bytes(), KEY_DASHES.as_bytes()).is_some() {
+            settled = settled.min(open_key(text).unwrap_or(text.len()));
         }
         settled = settled.min(unfinished_sequence(text).unwrap_or(text.len()));
         // What begins in an earlier word and is complete; each turn goes back.
@@ -180,6 +177,18 @@ impl Sanitiser {
         let cut = text.floor_char_boundary(text.len() - UNBROKEN_SECRET_BYTES_MAX);
         let from = text.floor_char_boundary(cut.saturating_sub(UNBROKEN_SECRET_BYTES_MAX));
         self.secret_around(&text[from..], cut - from).map_or(cut, |begins_at| from + begins_at)
+    }
+}
+
+/// Where a private key begins whose end has not come yet.
+fn open_key(text: &str) -> Option<usize> {
+    match text.rfind(KEY_BEGINS) {
+        Some(at) if !text[at..].contains(KEY_ENDS) => Some(at),
+        begins_at => {
+            let ends_at = text.rfind(KEY_ENDS)?;
+            let is_open = !text[ends_at + KEY_ENDS.len()..].contains(KEY_DASHES);
+            is_open.then_some(begins_at.unwrap_or(ends_at))
+        }
     }
 }
 
