@@ -33,7 +33,7 @@ impl Held {
     /// Takes the next piece and gives on what can go, not cleaned yet.
     pub fn push(&mut self, sanitiser: &Sanitiser, piece: &str) -> Option<String> {
         self.text.push_str(piece);
-        let settled = sanitiser.settled_bytes(&self.text);
+        let settled = sanitiser.settled_bytes(&self.text, true);
         let settled = if sanitiser.begins_nothing(&self.text[settled..]) { self.text.len() } else { settled };
         let rest = self.text.split_off(settled);
         let ready = std::mem::replace(&mut self.text, rest);
@@ -113,10 +113,16 @@ impl CleanStream {
                 return;
             }
             // A full block has more than is ever held; all of it goes on before none of it does.
-            let settled = Some(sanitiser.settled_bytes(&self.block)).filter(|bytes| *bytes > 0);
+            let is_suspect = sanitiser.is_suspect(&self.block);
+            let settled = Some(sanitiser.settled_bytes(&self.block, is_suspect)).filter(|bytes| *bytes > 0);
             let held = self.block.split_off(settled.unwrap_or(self.block.len()));
             let ready = std::mem::replace(&mut self.block, held);
-            self.clean(sanitiser, ready, sink);
+            // No part of a text that holds nothing holds anything.
+            if is_suspect {
+                self.clean(sanitiser, ready, sink);
+            } else {
+                sink(&ready);
+            }
         }
     }
 
@@ -137,8 +143,9 @@ impl CleanStream {
 }
 
 impl Sanitiser {
-    /// How many bytes at the start of a text can be cleaned without knowing what comes behind it.
-    fn settled_bytes(&self, text: &str) -> usize {
+    /// How many bytes at the start of a text can be cleaned without knowing what comes behind it; whether the text
+    /// itself [is suspect](Self::is_suspect) spares most of the search.
+    fn settled_bytes(&self, text: &str, is_suspect: bool) -> usize {
         let begun_line = |end: u8| memchr::memrchr(end, text.as_bytes()).map_or(0, |at| at + 1);
         // The patterns of a host may hold blanks; that they hold line ends is not supported here.
         let mut settled = match self.has_own_patterns {
@@ -155,10 +162,12 @@ impl Sanitiser {
         if memchr::memmem::find(text.as_bytes(), KEY_DASHES.as_bytes()).is_some() {
             settled = settled.min(open_key(text).unwrap_or(text.len()));
         }
-        settled = settled.min(unfinished_sequence(text).unwrap_or(text.len()));
-        // What begins in an earlier word and is complete; each turn goes back.
-        while let Some(begins_at) = self.secret_around(text, settled) {
-            settled = begins_at;
+        if is_suspect {
+            settled = settled.min(unfinished_sequence(text).unwrap_or(text.len()));
+            // What begins in an earlier word and is complete; each turn goes back.
+            while let Some(begins_at) = self.secret_around(text, settled) {
+                settled = begins_at;
+            }
         }
         if text.len() - settled > HELD_BYTES_MAX { self.uncut(text) } else { settled }
     }
