@@ -1,7 +1,7 @@
 //! How far a command is confined by the kernel: which files it may read and write, and whether it has a network.
 //!
 //! This is the value alone. It is checked on the side of the host ([`checked`]: paths, other names of denied files),
-//! carried to the shim, and put in force there between fork and exec ([`landlocked`], [`filtered`]). What each
+//! carried to the shim, and put in force there between fork and exec (`landlocked`, `filtered`). What each
 //! setting promises, and what it does not, stands in `docs/sandbox.md`.
 //!
 //! What must stay true: a command that was asked to be confined runs confined or does not run at all.

@@ -5,7 +5,7 @@
 //! rename may not lead to where more is allowed. What is left are names that were there before, and those can be
 //! counted: a file knows how many names it has. When not all of them are denied, the command is refused.
 //!
-//! What must stay true: what is denied inside of what may be written is covered ([`super::covered`]), and holds nothing
+//! What must stay true: what is denied inside of what may be written is covered (`covered`), and holds nothing
 //! that may be used.
 
 use std::collections::{BTreeMap, BTreeSet};
