@@ -6,8 +6,10 @@
 
 mod beneath;
 mod leftover;
+mod note;
 mod read_only;
 mod replacement;
+mod transaction;
 
 pub mod local;
 pub mod seen;

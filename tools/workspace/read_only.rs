@@ -6,7 +6,8 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
+use crate::effects::files::together::{FileChange, TogetherError};
+use crate::effects::files::{Expected, FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
 use crate::workspace_path::WorkspacePath;
 
 /// The same files without their way to be replaced.
@@ -34,7 +35,22 @@ impl Files for ReadOnlyFiles {
     }
 
     fn replace(&self, path: &WorkspacePath, _replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
-        let source = io::Error::new(io::ErrorKind::PermissionDenied, "writing is not granted here");
-        Err(FileError::Io { op: "write", path: path.to_string(), source })
+        Err(not_granted(path))
     }
+
+    fn remove(&self, path: &WorkspacePath, _expected: &Expected) -> Result<(), FileError> {
+        Err(not_granted(path))
+    }
+
+    fn change_together(&self, changes: &[FileChange<'_>], _go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        match changes.first() {
+            Some(first) => Err(TogetherError::before_anything(0, not_granted(first.path()))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn not_granted(path: &WorkspacePath) -> FileError {
+    let source = io::Error::new(io::ErrorKind::PermissionDenied, "writing is not granted here");
+    FileError::Io { op: "write", path: path.to_string(), source }
 }
