@@ -142,6 +142,7 @@ async fn edit(ctx: &ToolContext, arguments: Value) -> Step<ToolOutcome> {
 
 fn carry_out(target: &Target, wanted: &Arguments, stop: &Stop) -> Step<ToolOutcome> {
     let path = target.path();
+    target.refuse_large()?;
     let Some(now) = target.content(stop)? else {
         let kind = ToolErrorKind::NotFound { path: path.to_string() };
         let text = format!("no such file: {path}; list its folder with ls, or use write to make it");

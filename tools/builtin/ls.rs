@@ -16,6 +16,7 @@ use crate::effects::files::{FileError, FileKind, Files, FolderEntry, Links};
 use crate::ids::ToolName;
 use crate::outcome::ToolOutcome;
 use crate::pagination::{PageRequest, cursor_schema, limit_schema};
+use crate::search::walk::{StartError, Walk, WalkOptions};
 use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
@@ -38,6 +39,8 @@ pub fn tool() -> Arc<dyn Tool> {
 struct Arguments {
     #[serde(default)]
     path: Option<String>,
+    #[serde(default)]
+    hide_ignored: bool,
 }
 
 fn spec() -> ToolSpec {
@@ -45,7 +48,7 @@ fn spec() -> ToolSpec {
         name: ToolName::new("ls"),
         description: "List the names directly in one folder, sorted, with kind (dir, file, link, special) and size in \
             bytes. Use it to see what a folder holds; use search in glob mode to find files by name in a whole tree. \
-            Hidden names are listed too. Each line ends with a path that every other tool takes as it stands \
+            Hidden names are listed too, and what .gitignore and .ignore hide unless hide_ignored is set. Each line ends with a path that every other tool takes as it stands \
             (odd names are quoted). When the last line names a cursor, there are more entries: call again with it."
             .into(),
         parameters: json!({
@@ -55,6 +58,10 @@ fn spec() -> ToolSpec {
                 "path": {
                     "type": "string", "minLength": 1, "maxLength": PATH_BYTES_MAX, "default": ".",
                     "description": "The folder, relative to the workspace; the workspace itself when left out.",
+                },
+                "hide_ignored": {
+                    "type": "boolean", "default": false,
+                    "description": "Leave out what .gitignore and .ignore hide.",
                 },
                 "limit": limit_schema(),
                 "cursor": cursor_schema(),
@@ -88,13 +95,26 @@ impl Tool for LsTool {
 
 async fn list(ctx: &ToolContext, arguments: &Value) -> Step<ToolOutcome> {
     let page = PageRequest::from_arguments(arguments).map_err(|error| wrong(error.to_string()))?;
-    let Arguments { path } = Arguments::deserialize(arguments).map_err(|error| wrong(error.to_string()))?;
+    let Arguments { path, hide_ignored } =
+        Arguments::deserialize(arguments).map_err(|error| wrong(error.to_string()))?;
     let path = reach::path(ctx, path.as_deref().unwrap_or("."))?;
     let files = Arc::clone(ctx.workspace.files());
     // The size of a folder grows with its entries on most file systems.
     let short = files.stat(&path, Links::Follow).map_err(|error| fault(&error))?.size_bytes < reach::INLINE_BYTES_MAX;
     let listed = reach::blocking(ctx, "ls", short, move |stop| {
-        let entries = files.list(&path).map_err(|error| fault(&error))?;
+        let mut entries = files.list(&path).map_err(|error| fault(&error))?;
+        let all = entries.len();
+        if hide_ignored {
+            let walk =
+                Walk::start(files.as_ref(), &path, WalkOptions::default()).map_err(|error| unlistable(&error))?;
+            // Rules hold for where a file is, not for the link that led there.
+            let is_ignored = |entry: &FolderEntry| match entry.path.name() {
+                Some(name) => walk.is_ignored(&FolderEntry { path: walk.start_path().child(name), kind: entry.kind }),
+                None => false,
+            };
+            entries.retain(|entry| !is_ignored(entry));
+        }
+        let ignored = all - entries.len();
         let range = page.range(entries.len()).map_err(|error| wrong(error.to_string()))?;
         let mut text = String::new();
         let mut returned = 0;
@@ -109,17 +129,23 @@ async fn list(ctx: &ToolContext, arguments: &Value) -> Step<ToolOutcome> {
             text.push_str(&line);
             returned += 1;
         }
-        Ok((path, text, page.facts(returned, entries.len())))
+        Ok((path, text, ignored, page.facts(returned, entries.len())))
     });
-    let (path, mut text, facts) = listed.await??;
-    if facts.total_items == Some(0) {
+    let (path, mut text, ignored, facts) = listed.await??;
+    if facts.total_items == Some(0) && ignored > 0 {
+        text = format!("({path} has nothing that is not ignored)\n");
+    } else if facts.total_items == Some(0) {
         text = format!("({path} is an empty folder)\n");
     } else if let Some(cursor) = &facts.next_cursor {
         let (shown, total) = (facts.returned_items, facts.total_items.unwrap_or(0));
         let _ = writeln!(text, "[{shown} of {total} entries; the next page has cursor \"{cursor}\"]");
     }
+    if ignored > 0 {
+        let _ = writeln!(text, "[{ignored} entries are left out: ignore rules hide them]");
+    }
     Ok(ToolOutcome::success(text)
         .with("path", path.to_string())
+        .with("ignored_entries", ignored)
         .with("source_anchors", json!([path.to_string()]))
         .with("page", facts.to_value()))
 }
@@ -148,6 +174,13 @@ fn leads_to(files: &dyn Files, link: &WorkspacePath) -> String {
         Ok(target) => format!("{target} (missing)"),
         Err(FileError::Outside { .. }) => "(outside of the workspace)".into(),
         Err(_) => "(nowhere)".into(),
+    }
+}
+
+fn unlistable(error: &StartError) -> Box<ToolOutcome> {
+    match error {
+        StartError::File(error) => fault(error),
+        error => wrong(format!("{error}; leave hide_ignored out to list it")),
     }
 }
 
@@ -245,6 +278,42 @@ mod tests {
         ctx.cancel.cancel(CancelReason::Requested);
         let cancelled = call(listed.as_ref(), &ctx, json!({})).await;
         assert!(matches!(cancelled.error, Some(ToolErrorKind::Cancelled { .. })));
+    }
+
+    #[tokio::test]
+    async fn ignored_entries_are_left_out_when_that_is_asked_for() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("d/build")).unwrap();
+        fs::create_dir(root.path().join(".git")).unwrap();
+        fs::write(root.path().join(".gitignore"), "*.log\nbuild/\n!keep.log\n").unwrap();
+        for name in ["a.log", "keep.log", "a.rs", "d/b.log", "d/b.rs"] {
+            fs::write(root.path().join(name), "").unwrap();
+        }
+        symlink("d", root.path().join("l")).unwrap();
+        let ctx = context(root.path());
+        let listed = super::tool();
+        let names = |outcome: &crate::outcome::ToolOutcome| -> Vec<String> {
+            let lines = outcome.output.lines().filter(|line| !line.starts_with('['));
+            lines.map(|line| line.split_whitespace().nth(2).unwrap().to_owned()).collect()
+        };
+        let all = call(listed.as_ref(), &ctx, json!({"path": "d"})).await;
+        assert_eq!(
+            (names(&all), &all.metadata["ignored_entries"]),
+            (vec!["d/b.log".into(), "d/b.rs".into(), "d/build".into()], &json!(0))
+        );
+        let root_names = names(&call(listed.as_ref(), &ctx, json!({"hide_ignored": true})).await);
+        assert_eq!(root_names, [".git", ".gitignore", "a.rs", "d", "keep.log", "l"]);
+        for folder in ["d", "l"] {
+            let shown = call(listed.as_ref(), &ctx, json!({"path": folder, "hide_ignored": true, "limit": 1})).await;
+            assert_eq!(names(&shown), [format!("{folder}/b.rs")]);
+            assert_eq!(
+                (&shown.metadata["ignored_entries"], &shown.metadata["page"]["total_items"]),
+                (&json!(2), &json!(1))
+            );
+            assert!(shown.output.contains("2 entries are left out"), "{}", shown.output);
+        }
+        let git = call(listed.as_ref(), &ctx, json!({"path": ".git", "hide_ignored": true})).await;
+        assert!(git.output.contains("leave hide_ignored out"), "{}", git.output);
     }
 
     #[tokio::test]

@@ -1,9 +1,11 @@
 //! `read`: lines of one file, or of several within one budget.
 //!
-//! A small file is read inline, a large one on the blocking pool through one buffer; nothing is held whole. What
-//! was read to its end, or is small, is remembered by digest, so that a later write over a change is refused.
+//! A small file is read inline, a large one on the blocking pool through one buffer; nothing is held whole. In which
+//! state the session saw a file is remembered, so that a later write over a change is refused: by digest, and of a
+//! large file by its stamp. Where its lines begin is remembered too, so that the next window is near at hand.
 
 mod batch;
+mod line_index;
 mod window;
 
 use std::fmt::Write as _;
@@ -13,12 +15,13 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use self::line_index::{Known, LineIndexes};
 use self::window::{BUFFER_BYTES, LINE_BYTES_MAX, Wanted, Window, WindowError};
 use super::reach::{self, Step, Stop, fault, wrong};
 use crate::context::ToolContext;
 use crate::declaration::Capabilities;
 use crate::digest::{Digest, RunningDigest};
-use crate::effects::files::{FileStat, Files, Links, OpenFile};
+use crate::effects::files::OpenFile;
 use crate::ids::ToolName;
 use crate::outcome::{Attachment, ToolErrorKind, ToolOutcome};
 use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
@@ -30,6 +33,10 @@ pub const READ_LINES_MAX: u64 = 2000;
 pub const OUTPUT_BYTES_MAX: usize = 100 * 1024;
 /// Up to this size a file is read to its end for its digest, whatever lines are wanted.
 pub const WHOLE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// From this size on where lines begin is remembered.
+const INDEXED_BYTES_MIN: u64 = 256 * 1024;
+/// Up to this size a file that changed just now is read once more for its digest: its stamp says too little yet.
+const FRESH_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Largest image that is attached, in bytes.
 pub const IMAGE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Room that is kept for the notes behind the lines, in bytes.
@@ -40,11 +47,12 @@ const PARALLELISM: usize = 16;
 /// The tool.
 pub struct ReadTool {
     spec: ToolSpec,
+    indexes: Arc<LineIndexes>,
 }
 
 /// The tool, ready to register.
 pub fn tool() -> Arc<dyn Tool> {
-    Arc::new(ReadTool { spec: spec() })
+    Arc::new(ReadTool { spec: spec(), indexes: Arc::default() })
 }
 
 #[derive(Deserialize)]
@@ -133,11 +141,11 @@ impl Tool for ReadTool {
     }
 
     fn call<'a>(&'a self, ctx: &'a ToolContext, arguments: Value) -> ToolFuture<'a> {
-        Box::pin(async move { read(ctx, arguments).await.unwrap_or_else(|ended| *ended) })
+        Box::pin(async move { read(ctx, &self.indexes, arguments).await.unwrap_or_else(|ended| *ended) })
     }
 }
 
-async fn read(ctx: &ToolContext, arguments: Value) -> Step<ToolOutcome> {
+async fn read(ctx: &ToolContext, indexes: &Arc<LineIndexes>, arguments: Value) -> Step<ToolOutcome> {
     let arguments = Arguments::deserialize(arguments).map_err(|error| wrong(error.to_string()))?;
     match (arguments.file_path, arguments.files) {
         (Some(_), Some(_)) => Err(wrong("give file_path or files, not both")),
@@ -148,12 +156,18 @@ async fn read(ctx: &ToolContext, arguments: Value) -> Step<ToolOutcome> {
         (Some(_), None) if arguments.max_output_bytes.is_some() => {
             Err(wrong("max_output_bytes belongs to files; with file_path use limit"))
         }
-        (None, Some(files)) => batch::read(ctx, files, arguments.max_output_bytes).await,
-        (Some(path), None) => single(ctx, &path, arguments.offset, arguments.limit).await,
+        (None, Some(files)) => batch::read(ctx, indexes, files, arguments.max_output_bytes).await,
+        (Some(path), None) => single(ctx, indexes, &path, arguments.offset, arguments.limit).await,
     }
 }
 
-async fn single(ctx: &ToolContext, text: &str, offset: Option<u64>, limit: Option<u64>) -> Step<ToolOutcome> {
+async fn single(
+    ctx: &ToolContext,
+    indexes: &Arc<LineIndexes>,
+    text: &str,
+    offset: Option<u64>,
+    limit: Option<u64>,
+) -> Step<ToolOutcome> {
     let path = reach::path(ctx, text)?;
     let mut file = open(ctx, &path)?;
     if let Some(media_type) = image_type(&path, file.as_mut()).map_err(|error| io_fault(&path, error))? {
@@ -166,7 +180,7 @@ async fn single(ctx: &ToolContext, text: &str, offset: Option<u64>, limit: Optio
     let requested_limit = limit.unwrap_or(READ_LINES_MAX);
     let applied_limit = requested_limit.min(READ_LINES_MAX);
     let wanted = Wanted { offset, limit: applied_limit, text_bytes_max: OUTPUT_BYTES_MAX - NOTES_BYTES, whole: false };
-    let found = lines(ctx, path.clone(), file, wanted).await?;
+    let Shown { window: found, changed_meanwhile } = lines(ctx, indexes, path.clone(), file, wanted).await?;
     let returned_lines = found.returned_lines();
     let mut text = found.text;
     if returned_lines == 0 && !found.more {
@@ -190,6 +204,9 @@ async fn single(ctx: &ToolContext, text: &str, offset: Option<u64>, limit: Optio
     } else if found.replaced {
         let _ = writeln!(text, "[bytes that are not {} are shown as \u{fffd}]", found.encoding);
     }
+    if changed_meanwhile {
+        let _ = writeln!(text, "[{path} changed while it was read; read it again]");
+    }
     let range = json!({
         "offset": offset,
         "requested_limit": requested_limit,
@@ -206,6 +223,7 @@ async fn single(ctx: &ToolContext, text: &str, offset: Option<u64>, limit: Optio
         .with("range", range)
         .with("encoding", found.encoding.to_string())
         .with("cut_lines", json!(found.cut_lines))
+        .with("changed_meanwhile", changed_meanwhile)
         .with("content_digest", json!(found.digest)))
 }
 
@@ -225,35 +243,69 @@ fn open(ctx: &ToolContext, path: &WorkspacePath) -> Step<Box<dyn OpenFile>> {
     ctx.workspace.files().open(path).map_err(|error| fault(&error))
 }
 
-/// Reads a window of lines and remembers what the file held.
-async fn lines(ctx: &ToolContext, path: WorkspacePath, file: Box<dyn OpenFile>, wanted: Wanted) -> Step<Window> {
+/// A window, and whether it can be trusted.
+struct Shown {
+    window: Window,
+    /// Whether somebody wrote to the file while it was read, so that the lines may be of no one state of it.
+    changed_meanwhile: bool,
+}
+
+/// Reads a window of lines and remembers in which state the file was.
+async fn lines(
+    ctx: &ToolContext,
+    indexes: &Arc<LineIndexes>,
+    path: WorkspacePath,
+    file: Box<dyn OpenFile>,
+    wanted: Wanted,
+) -> Step<Shown> {
     let size_bytes = file.stat().size_bytes;
-    let files = Arc::clone(ctx.workspace.files());
-    let seen = Arc::clone(&ctx.seen);
+    let (files, seen, clock) = (Arc::clone(ctx.workspace.files()), Arc::clone(&ctx.seen), Arc::clone(&ctx.clock));
+    let indexes = Arc::clone(indexes);
     let work = move |stop: &Stop| {
         let mut file = file;
-        let wanted = Wanted { whole: size_bytes <= WHOLE_BYTES_MAX, ..wanted };
-        let mut found = Window::read(&mut file, size_bytes, wanted, stop)
-            .map_err(|error| window_fault(&path, size_bytes, error))?;
-        if found.digest.is_none() && found.total_lines.is_some() {
-            found.digest = digest_again(files.as_ref(), &path, file.as_mut(), stop)?;
+        let stamp = file.stat().stamp();
+        let canonical = file.canonical().cloned().or_else(|| files.canonical(&path).ok());
+        let indexed = canonical.as_ref().filter(|_| size_bytes >= INDEXED_BYTES_MIN);
+        let known = indexed.and_then(|canonical| indexes.get(canonical, &stamp));
+        let known_digest = known.as_ref().and_then(|known| known.digest.clone());
+        let wanted = Wanted { whole: size_bytes <= WHOLE_BYTES_MAX && known_digest.is_none(), ..wanted };
+        let fault = |error| window_fault(&path, size_bytes, error);
+        let read = Window::read(file.as_mut(), size_bytes, wanted, known.as_deref(), stop);
+        let (mut window, marks) = read.map_err(fault)?;
+        // Nothing of this counts for a file that is being written to, but for what is remembered of its state.
+        let is_settled = stamp.is_settled(clock.unix_ms());
+        let same = |file: &dyn OpenFile| file.stat_now().is_ok_and(|now| now.stamp() == stamp || size_bytes == 0);
+        if window.digest.is_none() {
+            window.digest = known_digest;
         }
-        if let Some(digest) = &found.digest
-            && let Some(canonical) = file.canonical().cloned().or_else(|| files.canonical(&path).ok())
-        {
-            seen.record(canonical, digest.clone());
+        if window.digest.is_none() && !is_settled && size_bytes > WHOLE_BYTES_MAX && size_bytes <= FRESH_BYTES_MAX {
+            window.digest = Some(digest_again(&path, file.as_mut(), stop)?);
         }
-        Ok(found)
+        let changed_meanwhile = !same(file.as_ref());
+        if changed_meanwhile {
+            window.digest = None;
+        }
+        if let Some(canonical) = canonical {
+            match &window.digest {
+                Some(digest) => seen.record(canonical.clone(), digest.clone()),
+                None if size_bytes > 0 => seen.record_stamp(canonical.clone(), stamp),
+                None => {}
+            }
+            if let Some(marks) = marks.filter(|_| is_settled && !changed_meanwhile && size_bytes >= INDEXED_BYTES_MIN) {
+                let (encoding, total_lines, digest) = (window.encoding, window.total_lines, window.digest.clone());
+                indexes.put(&canonical, Known { stamp, encoding, marks, total_lines, digest });
+            }
+        }
+        Ok(Shown { window, changed_meanwhile })
     };
     reach::blocking(ctx, "read", size_bytes <= reach::INLINE_BYTES_MAX, work).await?
 }
 
-/// The digest of a large file that was read to its end; none when it changed meanwhile. A second pass, because
-/// hashing on the way would make every read in the middle of such a file five times slower.
-fn digest_again(files: &dyn Files, path: &WorkspacePath, file: &mut dyn OpenFile, stop: &Stop) -> Step<Option<Digest>> {
+/// The digest of a file, in a pass of its own: hashing on the way would make every read in the middle of a large file
+/// five times slower.
+fn digest_again(path: &WorkspacePath, file: &mut dyn OpenFile, stop: &Stop) -> Step<Digest> {
     let fail = |error| io_fault(path, error);
     file.seek(SeekFrom::Start(0)).map_err(fail)?;
-    let before = *file.stat();
     let mut digest = RunningDigest::default();
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
@@ -261,15 +313,10 @@ fn digest_again(files: &dyn Files, path: &WorkspacePath, file: &mut dyn OpenFile
             return Err(reach::ended("read", &reason));
         }
         match file.read(&mut buffer).map_err(fail)? {
-            0 => break,
+            0 => return Ok(digest.finish()),
             bytes => digest.update(&buffer[..bytes]),
         }
     }
-    let same = |now: FileStat| {
-        (now.identity, now.size_bytes, now.modified_unix_ns)
-            == (before.identity, before.size_bytes, before.modified_unix_ns)
-    };
-    Ok(files.stat(path, Links::Follow).is_ok_and(same).then(|| digest.finish()))
 }
 
 fn io_fault(path: &WorkspacePath, source: std::io::Error) -> Box<ToolOutcome> {

@@ -11,9 +11,9 @@ use super::change::{PREVIEW_BYTES_MAX, middle_cut};
 use super::reach::{self, Step, Stop, fault, wrong};
 use crate::context::ToolContext;
 use crate::digest::{Digest, RunningDigest};
-use crate::effects::files::{Expected, FileError, Files, Links, Replacement};
+use crate::effects::files::{Expected, FileError, FileStamp, Files, Links, Replacement};
 use crate::outcome::{ToolErrorKind, ToolOutcome};
-use crate::workspace::seen::{SeenFiles, Turn};
+use crate::workspace::seen::{Seen, SeenFiles, Turn};
 use crate::workspace_path::WorkspacePath;
 
 /// Largest file that is changed or written, in bytes.
@@ -39,6 +39,8 @@ pub(crate) struct Content {
     pub(crate) digest: Digest,
     /// Their number.
     pub(crate) size_bytes: u64,
+    /// The stamp of the file when it was opened.
+    pub(crate) stamp: FileStamp,
 }
 
 impl Target {
@@ -106,6 +108,17 @@ impl Target {
         self.files.stat(&self.canonical, Links::Follow).map_or(0, |stat| stat.size_bytes)
     }
 
+    /// Refuses a file that is too large to be changed in part, before any of it is read.
+    pub(crate) fn refuse_large(&self) -> Step<()> {
+        let size_bytes = self.size_hint_bytes();
+        if size_bytes <= CHANGED_BYTES_MAX {
+            return Ok(());
+        }
+        let (op, path) = (self.op, &self.path);
+        let message = format!("{path} has {size_bytes} bytes; {op} takes up to {CHANGED_BYTES_MAX}: use bash for it");
+        Err(Box::new(ToolOutcome::error(ToolErrorKind::Unsupported { message: message.clone() }, message)))
+    }
+
     /// What the file holds; none when there is no file.
     pub(crate) fn content(&self, stop: &Stop) -> Step<Option<Content>> {
         let mut file = match self.files.open(&self.canonical) {
@@ -113,6 +126,7 @@ impl Target {
             Err(FileError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(fault(&error)),
         };
+        let stamp = file.stat().stamp();
         let hint = usize::try_from(file.stat().size_bytes.min(CHANGED_BYTES_MAX)).unwrap_or(0);
         let mut kept = Some(Vec::with_capacity(hint));
         let mut buffer = vec![0; hint.clamp(4096, BUFFER_BYTES)];
@@ -135,28 +149,25 @@ impl Target {
                 _ => kept = None,
             }
         }
-        Ok(Some(Content { bytes: kept, digest: digest.finish(), size_bytes }))
+        Ok(Some(Content { bytes: kept, digest: digest.finish(), size_bytes, stamp }))
     }
 
     /// Refuses when this session saw another content than the file has now, and shows the fresh one.
     pub(crate) fn check_seen(&self, now: &Content) -> Step<()> {
-        let Some(expected) = self.seen.digest(&self.canonical).filter(|seen| *seen != now.digest) else {
-            return Ok(());
+        let (expected, actual) = match self.seen.seen(&self.canonical) {
+            Some(Seen::Digest(seen)) if seen != now.digest => (seen.to_string(), now.digest.to_string()),
+            Some(Seen::Stamp(seen)) if seen != now.stamp => (shown(&seen), shown(&now.stamp)),
+            _ => return Ok(()),
         };
         let path = self.path.to_string();
         let mut text = format!(
-            "{path} changed since this session last read or wrote it (it was {expected}, it is {}); nothing was \
-             written. Read it again, then decide.\n",
-            now.digest
+            "{path} changed since this session last read or wrote it (it was {expected}, it is {actual}); nothing \
+             was written. Read it again, then decide.\n"
         );
         if let Some(fresh) = now.bytes.as_deref().and_then(|bytes| crate::text::DecodedText::from_bytes(bytes).ok()) {
             let _ = write!(text, "It holds now:\n{}\n", middle_cut(&fresh.text, PREVIEW_BYTES_MAX));
         }
-        let kind = ToolErrorKind::VersionConflict {
-            path,
-            expected: expected.to_string(),
-            actual: Some(now.digest.to_string()),
-        };
+        let kind = ToolErrorKind::VersionConflict { path, expected, actual: Some(actual) };
         Err(Box::new(ToolOutcome::error(kind, text)))
     }
 
@@ -182,4 +193,10 @@ impl Target {
             None => Ok(()),
         }
     }
+}
+
+/// A stamp for a message.
+fn shown(stamp: &FileStamp) -> String {
+    let FileStamp { identity, size_bytes, modified_unix_ns } = stamp;
+    format!("{size_bytes} bytes of inode {}, changed at {modified_unix_ns} ns", identity.1)
 }

@@ -188,6 +188,7 @@ fn overwrite(target: &Target, content: &str, stop: &Stop) -> Step<ToolOutcome> {
 
 fn append(target: &Target, content: &str, offset: u64, stop: &Stop) -> Step<ToolOutcome> {
     let path = target.path();
+    target.refuse_large()?;
     let now = target.content(stop)?;
     let size_bytes = now.as_ref().map_or(0, |now| now.size_bytes);
     let old = match &now {

@@ -147,6 +147,36 @@ pub struct FileStat {
     pub identity: (u64, u64),
 }
 
+/// What tells one state of a file from another without reading it. Two states within one tick of the file system's
+/// clock can have the same stamp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileStamp {
+    /// Device and inode.
+    pub identity: (u64, u64),
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Last change, in nanoseconds since 1970.
+    pub modified_unix_ns: i128,
+}
+
+impl FileStat {
+    /// Its stamp.
+    pub fn stamp(&self) -> FileStamp {
+        let Self { identity, size_bytes, modified_unix_ns, .. } = *self;
+        FileStamp { identity, size_bytes, modified_unix_ns }
+    }
+}
+
+impl FileStamp {
+    /// Span after a change in which another one may leave the stamp as it is, in milliseconds.
+    const TICK_MS_MAX: i128 = 2000;
+
+    /// Whether any change from this moment on gives another stamp: the last one is long enough ago.
+    pub fn is_settled(&self, now_unix_ms: u64) -> bool {
+        i128::from(now_unix_ms) - self.modified_unix_ns / 1_000_000 > Self::TICK_MS_MAX
+    }
+}
+
 /// One name in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderEntry {

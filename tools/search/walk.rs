@@ -117,6 +117,11 @@ impl<'a> Walk<'a> {
         &self.start
     }
 
+    /// Whether the rules hide an entry of the start; to be asked before the walk goes on.
+    pub fn is_ignored(&self, entry: &FolderEntry) -> bool {
+        self.rules.hides(entry)
+    }
+
     /// Reads the rules of the folders above the start, outermost first.
     fn load_rules_above(&mut self, start: &WorkspacePath) {
         let mut above = Vec::new();

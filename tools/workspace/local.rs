@@ -246,6 +246,10 @@ impl OpenFile for LocalFile {
     fn canonical(&self) -> Option<&WorkspacePath> {
         Some(&self.canonical)
     }
+
+    fn stat_now(&self) -> std::io::Result<FileStat> {
+        Ok(stat_of(&rustix::fs::fstat(&self.file)?))
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a session has read: the digest of each file's bytes as they were last shown to it.
 //!
-//! A write over a file that changed since is refused (`version_conflict`). Changes of one session to one path take
+//! Of a large file of which only a part was read, its stamp (identity, size, time of change) is remembered instead. A
+//! write over a file that changed since is refused (`version_conflict`). Changes of one session to one path take
 //! turns in the order they were called, so that of two edits the second sees what the first did. The map's order
 //! reaches nothing.
 
@@ -13,6 +14,7 @@ use dashmap::DashMap;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::digest::Digest;
+use crate::effects::files::FileStamp;
 use crate::workspace_path::WorkspacePath;
 
 /// Most files remembered; beyond it nothing more is added, and a write to a file that is not remembered is
@@ -24,17 +26,26 @@ const QUEUES: usize = 64;
 /// Into how many parts the map is split: few, for every session has one.
 const SHARDS: usize = 4;
 
-/// Digests of the files that one session has read or written, by canonical path.
+/// What a session knows of the state in which it saw a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen {
+    /// The digest of its bytes.
+    Digest(Digest),
+    /// Its stamp: it was large, and a part of it was read.
+    Stamp(FileStamp),
+}
+
+/// States of the files that one session has read or written, by canonical path.
 #[derive(Debug)]
 pub struct SeenFiles {
-    digests: DashMap<WorkspacePath, Digest>,
+    states: DashMap<WorkspacePath, Seen>,
     /// Made for the first change: most sessions only read.
     queues: OnceLock<Queues>,
 }
 
 impl Default for SeenFiles {
     fn default() -> Self {
-        Self { digests: DashMap::with_shard_amount(SHARDS), queues: OnceLock::new() }
+        Self { states: DashMap::with_shard_amount(SHARDS), queues: OnceLock::new() }
     }
 }
 
@@ -47,14 +58,31 @@ pub struct Turn {
 impl SeenFiles {
     /// Remembers what a file held when this session last read or wrote it.
     pub fn record(&self, path: WorkspacePath, digest: Digest) {
-        if self.digests.len() < SEEN_FILES_MAX || self.digests.contains_key(&path) {
-            self.digests.insert(path, digest);
+        self.insert(path, Seen::Digest(digest));
+    }
+
+    /// Remembers in which state a large file was when a part of it was read.
+    pub fn record_stamp(&self, path: WorkspacePath, stamp: FileStamp) {
+        self.insert(path, Seen::Stamp(stamp));
+    }
+
+    fn insert(&self, path: WorkspacePath, seen: Seen) {
+        if self.states.len() < SEEN_FILES_MAX || self.states.contains_key(&path) {
+            self.states.insert(path, seen);
         }
     }
 
-    /// What the file held then; none when this session never saw it.
+    /// The state that the file had then; none when this session never saw it.
+    pub fn seen(&self, path: &WorkspacePath) -> Option<Seen> {
+        self.states.get(path).map(|entry| entry.clone())
+    }
+
+    /// What the file held then; none when this session never saw it, or only a part of it.
     pub fn digest(&self, path: &WorkspacePath) -> Option<Digest> {
-        self.digests.get(path).map(|entry| entry.clone())
+        match self.seen(path) {
+            Some(Seen::Digest(digest)) => Some(digest),
+            _ => None,
+        }
     }
 
     /// Waits for the turn to change these canonical paths, first come first served. Take all that one call needs at

@@ -95,7 +95,13 @@ impl Planning<'_> {
     ) -> Step<Planned> {
         let old = match intent.fate {
             Fate::New => None,
-            _ => target.content(self.stop)?,
+            // A file that only gets another name may be of any size.
+            _ => {
+                if intent.fate != Fate::Renamed || !section.hunks.is_empty() {
+                    target.refuse_large()?;
+                }
+                target.content(self.stop)?
+            }
         };
         let mut fate = intent.fate;
         if fate == Fate::Stays && old.is_none() && only_adds(&section.hunks) {

@@ -4,12 +4,14 @@
 //! fit is shown as far as it does, no later one is opened, and the text ends with exactly what to ask next.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::line_index::LineIndexes;
 use super::window::{Wanted, Window};
-use super::{READ_LINES_MAX, image_type, io_fault, lines, open};
+use super::{READ_LINES_MAX, Shown, image_type, io_fault, lines, open};
 use crate::builtin::reach::{self, Step, wrong};
 use crate::context::ToolContext;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
@@ -53,7 +55,12 @@ impl Entry {
 }
 
 /// Reads the files.
-pub(super) async fn read(ctx: &ToolContext, entries: Vec<Entry>, budget_bytes: Option<usize>) -> Step<ToolOutcome> {
+pub(super) async fn read(
+    ctx: &ToolContext,
+    indexes: &Arc<LineIndexes>,
+    entries: Vec<Entry>,
+    budget_bytes: Option<usize>,
+) -> Step<ToolOutcome> {
     let budget_bytes = budget_bytes.unwrap_or(BUDGET_BYTES_DEFAULT);
     if entries.is_empty() || entries.len() > FILES_MAX {
         return Err(wrong(format!("files takes 1 to {FILES_MAX} entries")));
@@ -77,8 +84,13 @@ pub(super) async fn read(ctx: &ToolContext, entries: Vec<Entry>, budget_bytes: O
     for (index, entry) in entries.iter().enumerate() {
         let rest = &entries[index + 1..];
         let room_bytes = budget_bytes.saturating_sub(batch.text.len());
-        match show(ctx, entry, room_bytes).await {
-            Ok((path, window)) => batch.add_lines(&path, entry, &window, rest),
+        match show(ctx, indexes, entry, room_bytes).await {
+            Ok((path, shown)) => {
+                if shown.changed_meanwhile {
+                    batch.changed.push(path.to_string());
+                }
+                batch.add_lines(&path, entry, &shown.window, rest);
+            }
             Err(failed)
                 if matches!(failed.error, Some(ToolErrorKind::Cancelled { .. } | ToolErrorKind::Timeout { .. })) =>
             {
@@ -94,18 +106,23 @@ pub(super) async fn read(ctx: &ToolContext, entries: Vec<Entry>, budget_bytes: O
 }
 
 /// The lines of one file.
-async fn show(ctx: &ToolContext, entry: &Entry, text_bytes_max: usize) -> Step<(WorkspacePath, Window)> {
+async fn show(
+    ctx: &ToolContext,
+    indexes: &Arc<LineIndexes>,
+    entry: &Entry,
+    text_bytes_max: usize,
+) -> Step<(WorkspacePath, Shown)> {
     let path = reach::path(ctx, &entry.path)?;
     let mut file = open(ctx, &path)?;
     if image_type(&path, file.as_mut()).map_err(|error| io_fault(&path, error))?.is_some() {
         return Err(wrong(format!("{path} is an image; read it alone, with file_path")));
     }
     let wanted = Wanted { offset: entry.offset, limit: entry.limit(), text_bytes_max, whole: false };
-    let window = lines(ctx, path.clone(), file, wanted).await?;
-    if let Some(total) = window.total_lines.filter(|total| entry.offset > *total) {
+    let shown = lines(ctx, indexes, path.clone(), file, wanted).await?;
+    if let Some(total) = shown.window.total_lines.filter(|total| entry.offset > *total) {
         return Err(wrong(format!("{path} has {}; offset {} lies behind its end", super::count(total), entry.offset)));
     }
-    Ok((path, window))
+    Ok((path, shown))
 }
 
 /// What is collected.
@@ -115,6 +132,8 @@ struct Batch {
     budget_bytes: usize,
     requested: usize,
     anchors: Vec<String>,
+    /// Files that changed while they were read.
+    changed: Vec<String>,
     failed: usize,
     completed: usize,
     returned_lines: u64,
@@ -232,6 +251,7 @@ impl Batch {
             "output_bytes": self.text.len(),
             "truncated": truncated,
             "continuation": self.continuation,
+            "changed_meanwhile": self.changed,
         });
         let outcome = if self.anchors.is_empty() && !truncated {
             let kind = ToolErrorKind::PartialFailure { failed: self.failed, total: self.requested };

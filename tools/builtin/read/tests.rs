@@ -2,13 +2,16 @@
 
 #![expect(clippy::disallowed_methods, reason = "tests prepare real files")]
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 
-use super::super::testing::{call, context, faults};
+use super::super::testing::{WatchedFiles, call, context, faults};
 use super::tool;
 use crate::cancellation::CancelReason;
 use crate::digest::Digest;
@@ -92,10 +95,11 @@ async fn size_does_not_matter() {
     large.write_all(b"last").unwrap();
     let middle = call(tool().as_ref(), &ctx, json!({"file_path": "large", "offset": 900_000, "limit": 1})).await;
     assert!(middle.output.starts_with("900001\t0123456789abcde\n"), "{}", middle.output);
-    assert_eq!((&range(&middle)["total_lines"], digest_seen(&ctx, "large")), (&Value::Null, None));
+    // So fresh that its stamp says too little: it is known by its digest.
+    let digest = Digest::of(&fs::read(root.path().join("large")).unwrap());
+    assert_eq!((&range(&middle)["total_lines"], digest_seen(&ctx, "large")), (&Value::Null, Some(digest)));
     let tail = call(tool().as_ref(), &ctx, json!({"file_path": "large", "offset": 1_048_576})).await;
     assert_eq!(tail.output, "1048577\tlast\n");
-    assert_eq!(digest_seen(&ctx, "large"), Some(Digest::of(&fs::read(root.path().join("large")).unwrap())));
 }
 
 #[tokio::test]
@@ -251,4 +255,205 @@ async fn a_batch_reads_nothing_behind_the_first_incomplete_file() {
     let outcome = call(tool().as_ref(), &ctx, json!({"files": [{"path": "long"}, {"path": "next"}]})).await;
     assert_eq!(outcome.metadata["batch"]["continuation"], json!([{"path": "long", "offset": 2000}, {"path": "next"}]));
     assert_eq!(digest_seen(&ctx, "next"), None);
+}
+
+/// Makes a file one whose last change lies a while back.
+fn settle(path: &std::path::Path) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000)).unwrap();
+}
+
+/// A text of a few million bytes whose lines say their numbers, of uneven length.
+fn numbered(lines: u64) -> String {
+    let mut text = String::new();
+    for line in 1..=lines {
+        let _ = writeln!(text, "{line} {}", "·".repeat(usize::try_from(line % 97).unwrap()));
+    }
+    text
+}
+
+#[tokio::test]
+async fn a_second_read_begins_near_its_window_and_finds_the_same() {
+    let root = tempfile::tempdir().unwrap();
+    let text = numbered(120_000);
+    let mut legacy: Vec<u8> = b"d\xe9j\xe0 vu, na\xefve caf\xe9 r\xe9sum\xe9\n".to_vec();
+    legacy.extend(text.replace('·', "x").bytes());
+    let marked = [b"\xef\xbb\xbf", text.as_bytes()].concat();
+    for (name, bytes) in [("plain", text.as_bytes()), ("legacy", &legacy), ("mark", &marked)] {
+        fs::write(root.path().join(name), bytes).unwrap();
+        settle(&root.path().join(name));
+        let watched = WatchedFiles::of(root.path());
+        let read_bytes = Arc::clone(&watched.read_bytes);
+        let ctx = watched.context();
+        let (warm, mut all) = (tool(), Vec::new());
+        for offset in [119_990, 3, 60_000, 1023, 1024, 1025, 119_999, 120_000, 70_000, 0] {
+            let arguments = json!({"file_path": name, "offset": offset, "limit": 3});
+            let cold = call(tool().as_ref(), &ctx, arguments.clone()).await;
+            let before = read_bytes.load(Ordering::Relaxed);
+            let again = call(warm.as_ref(), &ctx, arguments).await;
+            let cost = read_bytes.load(Ordering::Relaxed) - before;
+            assert_eq!(again.output, cold.output, "{name} at {offset}");
+            all.push(cost);
+        }
+        // The first one passes all of the file; every later one no more than a buffer and a stride.
+        assert!(all[0] >= bytes.len() as u64, "{all:?}");
+        assert!(all[1..].iter().all(|cost| *cost <= 2 * super::BUFFER_BYTES as u64 + 256 * 1024), "{name}: {all:?}");
+    }
+}
+
+/// Whatever a file becomes, what was remembered of it never shows.
+#[tokio::test]
+async fn what_is_remembered_of_a_file_never_outlives_a_change() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("f");
+    let ctx = context(root.path());
+    let warm = tool();
+    let arguments = json!({"file_path": "f", "offset": 50_000, "limit": 2});
+    let text = numbered(60_000);
+    fs::write(&path, &text).unwrap();
+    settle(&path);
+    let first = call(warm.as_ref(), &ctx, arguments.clone()).await;
+    assert!(first.output.starts_with(" 50001\t50001 "));
+    // The same size and the same inode, other line ends; then a shorter one; then another inode.
+    let other = text.replacen("1 ·\n2 ··\n", "1 ·\n2 ·x\n\n", 1).replacen('·', "y\n", 400);
+    for now in [other.as_str(), &text[1000..], &text] {
+        fs::write(&path, now).unwrap();
+        for _ in 0..2 {
+            let warmed = call(warm.as_ref(), &ctx, arguments.clone()).await;
+            let cold = call(tool().as_ref(), &ctx, arguments.clone()).await;
+            assert_eq!(warmed.output, cold.output);
+        }
+    }
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, &other).unwrap();
+    settle(&path);
+    let warmed = call(warm.as_ref(), &ctx, arguments.clone()).await;
+    assert_eq!(warmed.output, call(tool().as_ref(), &ctx, arguments).await.output);
+}
+
+// Case C036 for a part of a large file: its stamp tells that it changed.
+#[tokio::test]
+async fn a_large_file_that_changed_since_a_part_was_read_is_not_edited() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("large");
+    fs::write(&path, numbered(400_000)).unwrap();
+    assert!(fs::metadata(&path).unwrap().len() > super::WHOLE_BYTES_MAX);
+    settle(&path);
+    let ctx = context(root.path());
+    call(tool().as_ref(), &ctx, json!({"file_path": "large", "offset": 300_000, "limit": 1})).await;
+    assert_eq!(digest_seen(&ctx, "large"), None);
+    let edit = json!({"file_path": "large", "old_string": "399999 ", "new_string": "x "});
+    let mut appending = File::options().append(true).open(&path).unwrap();
+    appending.write_all(b"theirs\n").unwrap();
+    let stale = call(super::super::edit::tool().as_ref(), &ctx, edit.clone()).await;
+    assert!(matches!(stale.error, Some(ToolErrorKind::VersionConflict { .. })), "{}", stale.output);
+    call(tool().as_ref(), &ctx, json!({"file_path": "large", "offset": 300_000, "limit": 1})).await;
+    let edited = call(super::super::edit::tool().as_ref(), &ctx, edit).await;
+    assert!(edited.is_success(), "{}", edited.output);
+}
+
+// Bad input: a file that grows, shrinks or is rewritten while it is read.
+#[tokio::test]
+async fn a_file_that_changes_while_it_is_read_is_told() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("f");
+    let lines = "line\n".repeat(400_000);
+    for change in ["grows", "shrinks", "goes"] {
+        fs::write(&path, &lines).unwrap();
+        settle(&path);
+        let mut watched = WatchedFiles::of(root.path());
+        let at = path.clone();
+        watched.before_read = Arc::new(move |reads| {
+            let open = || File::options().append(true).open(&at).unwrap();
+            match (reads, change) {
+                (1, "grows") => open().write_all(b"more\n").unwrap(),
+                (1, "shrinks") => open().set_len(300_000).unwrap(),
+                (1, "goes") => fs::remove_file(&at).unwrap(),
+                _ => {}
+            }
+        });
+        let ctx = watched.context();
+        let read = call(tool().as_ref(), &ctx, json!({"file_path": "f", "offset": 10})).await;
+        assert!(read.is_success(), "{}", read.output);
+        // A file without a name is what it was.
+        let told = change != "goes";
+        assert_eq!(read.metadata["changed_meanwhile"], json!(told), "{change}");
+        assert_eq!(read.output.contains("changed while it was read"), told, "{change}");
+        if told {
+            // What was shown is of no one state, so nothing is written on the strength of it.
+            let edit = json!({"file_path": "f", "old_string": "line\nline\n", "new_string": "x", "replace_all": true});
+            let refused = call(super::super::edit::tool().as_ref(), &ctx, edit).await;
+            assert!(
+                matches!(refused.error, Some(ToolErrorKind::VersionConflict { .. })),
+                "{change}: {}",
+                refused.output
+            );
+        }
+    }
+}
+
+// Bad input: one line of 1 GiB.
+#[tokio::test]
+async fn a_line_of_a_gigabyte_is_cut_in_constant_memory() {
+    let root = tempfile::tempdir().unwrap();
+    let mut file = File::create(root.path().join("f")).unwrap();
+    file.write_all(&[b'x'; 16 << 10]).unwrap();
+    // A hole reads as NULs: text for as far as the start tells, binary where the line is shown.
+    file.set_len(1 << 30).unwrap();
+    file.seek(SeekFrom::End(0)).unwrap();
+    file.write_all(b"\nlast\n").unwrap();
+    let ctx = context(root.path());
+    let behind = call(tool().as_ref(), &ctx, json!({"file_path": "f", "offset": 1})).await;
+    assert_eq!(behind.output, "     2\tlast\n");
+    let shown = call(tool().as_ref(), &ctx, json!({"file_path": "f", "limit": 1})).await;
+    assert!(shown.output.contains("binary") && shown.output.contains("line 1"), "{}", shown.output);
+    let edit = json!({"file_path": "f", "old_string": "last", "new_string": "x"});
+    let refused = call(super::super::edit::tool().as_ref(), &ctx, edit).await;
+    assert!(matches!(refused.error, Some(ToolErrorKind::Unsupported { .. })), "{}", refused.output);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, cases: 40, ..Default::default() })]
+    /// Following where a read says to go on gives the whole file, line by line, once.
+    #[test]
+    fn following_reads_give_the_file(
+        lines in proptest::collection::vec("[a-zé ]{0,90}\r?", 0..400),
+        ended in proptest::bool::ANY,
+        limit in 1_u64..60,
+        budget in 1024_u64..4000,
+    ) {
+        let mut text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+        if !ended {
+            text.pop();
+        }
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("f"), &text).unwrap();
+        let ctx = context(root.path());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let shown = |outcome: &ToolOutcome| -> Vec<String> {
+            let lines = outcome.output.split('\n').filter(|line| line.starts_with(' ') && line.contains('\t'));
+            lines.map(|line| line.split_once('\t').unwrap().1.to_owned()).collect()
+        };
+        let (mut single, mut many) = (Vec::new(), Vec::new());
+        runtime.block_on(async {
+            let mut offset = json!(0);
+            while !offset.is_null() {
+                let outcome = call(tool().as_ref(), &ctx, json!({"file_path": "f", "offset": offset, "limit": limit})).await;
+                single.extend(shown(&outcome));
+                offset = range(&outcome)["next_offset"].clone();
+            }
+            let mut files = json!([{"path": "f"}]);
+            while files != json!([]) {
+                let outcome = call(tool().as_ref(), &ctx, json!({"files": files, "max_output_bytes": budget})).await;
+                many.extend(shown(&outcome));
+                files = outcome.metadata["batch"]["continuation"].clone();
+            }
+        });
+        let whole: Vec<&str> = text.split_inclusive('\n').map(|line| {
+            let line = line.strip_suffix('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+            line.unwrap_or(text.rsplit('\n').next().unwrap())
+        }).collect();
+        assert_eq!(single, whole);
+        assert_eq!(many, whole);
+    }
 }

@@ -3,11 +3,12 @@
 //! One pass through one buffer: lines before the window are counted, those in it are kept up to a length, and
 //! behind it reading stops unless the whole is wanted for its digest. Lines end at LF alone, whatever Unicode says.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 
 use thiserror::Error;
 
 use super::super::reach::Stop;
+use super::line_index::{Known, LineCounter, Marks};
 use crate::cancellation::CancelReason;
 use crate::digest::{Digest, RunningDigest};
 use crate::text::{Encoding, binary_kind};
@@ -81,23 +82,45 @@ pub(super) enum WindowError {
 }
 
 impl Window {
-    /// Reads a window out of a file of this size.
-    pub(super) fn read(file: &mut dyn Read, size_bytes: u64, wanted: Wanted, stop: &Stop) -> Result<Self, WindowError> {
+    /// Reads a window out of a file of this size, from its start or, where it is known, from near the window.
+    pub(super) fn read(
+        file: &mut (impl Read + Seek + ?Sized),
+        size_bytes: u64,
+        wanted: Wanted,
+        known: Option<&Known>,
+        stop: &Stop,
+    ) -> Result<(Self, Option<Marks>), WindowError> {
         // What is appended while we read belongs to the next call.
         let bytes_max = if size_bytes == 0 { UNSIZED_BYTES_MAX } else { size_bytes };
-        let mut file = file.take(bytes_max);
+        let mark = known.and_then(|known| Some((known, known.marks.before(wanted.offset)?)));
+        let (at, line) = mark.map_or((0, 0), |(_, mark)| mark);
+        if at > 0 {
+            file.seek(SeekFrom::Start(at))?;
+        }
+        let mut file = file.take(bytes_max - at.min(bytes_max));
         let buffer_bytes = usize::try_from(bytes_max).map_or(BUFFER_BYTES, |bytes| bytes.min(BUFFER_BYTES));
         let mut buffer = vec![0; buffer_bytes];
         let start_bytes = fill(&mut file, &mut buffer)?;
         let start = &buffer[..start_bytes];
-        let encoding = Encoding::detect(start, start_bytes as u64 == bytes_max || start_bytes < buffer.len());
-        refuse_binary(start, encoding, wanted)?;
-
-        let mut scan = Scan::new(wanted);
+        let encoding = match mark {
+            Some((known, _)) => known.encoding,
+            None => Encoding::detect(start, start_bytes as u64 == bytes_max || start_bytes < buffer.len()),
+        };
+        let is_wide = matches!(encoding, Encoding::Utf16Le | Encoding::Utf16Be);
+        let mut is_marked = !is_wide && size_bytes > 0;
+        let mut mark_bytes = 0;
+        if mark.is_none() {
+            refuse_binary(start, encoding, wanted)?;
+            // With a NUL in its start it depends on the window whether a file is text: it is always looked at.
+            is_marked &= memchr::memchr(0, &start[..start.len().min(BINARY_PROBE_BYTES)]).is_none();
+            mark_bytes = encoding.mark().len();
+        }
+        let marks = known.map(|known| known.marks.clone()).unwrap_or_default();
+        let mut counter = LineCounter::from(at + mark_bytes as u64, line, marks);
+        let mut scan = Scan::new(wanted, is_wide);
         let mut decoder = encoding.decoder().map(Decoding::new);
         let mut digest = wanted.whole.then(RunningDigest::default);
         let mut filled = start_bytes;
-        let mut mark_bytes = encoding.mark().len();
         while filled > 0 {
             if let Some(reason) = stop.reason() {
                 return Err(WindowError::Stopped(reason));
@@ -106,15 +129,22 @@ impl Window {
             if let Some(digest) = &mut digest {
                 digest.update(raw);
             }
-            let body = &raw[mark_bytes..];
+            let mut body = &raw[mark_bytes.min(raw.len())..];
             mark_bytes = 0;
+            if !is_wide {
+                // Everything but UTF-16 has its line ends where LF is, and begins anew behind one.
+                body = counter.skip_to(body, wanted.offset);
+                counter.count(body);
+            }
             match &mut decoder {
                 None => scan.feed(body),
+                Some(_) if body.is_empty() => {}
                 Some(decoder) => decoder.feed(body, false, &mut scan),
             }
             scan.check()?;
             if scan.is_done() && scan.more && digest.is_none() {
-                return Ok(scan.finish(None, None, encoding));
+                let total_lines = known.and_then(|known| known.total_lines);
+                return Ok((scan.finish(None, total_lines, encoding), is_marked.then_some(counter.marks)));
             }
             filled = fill(&mut file, &mut buffer)?;
         }
@@ -125,10 +155,10 @@ impl Window {
         scan.check()?;
         // The end of an unsized file may be our own limit.
         let ended = size_bytes > 0 || file.limit() > 0;
-        let total_lines = ended.then_some(scan.line);
+        let total_lines = ended.then(|| if is_wide { scan.line } else { counter.total() });
         scan.more |= !ended;
         let digest = digest.filter(|_| ended).map(RunningDigest::finish);
-        Ok(scan.finish(digest, total_lines, encoding))
+        Ok((scan.finish(digest, total_lines, encoding), is_marked.then_some(counter.marks)))
     }
 
     /// How many lines are shown.
@@ -217,10 +247,11 @@ struct Scan {
 }
 
 impl Scan {
-    fn new(wanted: Wanted) -> Self {
+    /// A scan of a whole file; lines before the window come too only when they are `skipped_here`.
+    fn new(wanted: Wanted, skipped_here: bool) -> Self {
         Self {
-            wanted,
-            line: 0,
+            wanted: Wanted { whole: wanted.whole && skipped_here, ..wanted },
+            line: if skipped_here { 0 } else { wanted.offset },
             open: false,
             held: Vec::new(),
             held_of_bytes: 0,
@@ -405,7 +436,7 @@ fn push_text(text: &mut String, bytes: &[u8], cut: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Cursor, Read};
+    use std::io::{Cursor, Read, Seek, SeekFrom};
 
     use super::{BUFFER_BYTES, Wanted, Window, WindowError};
     use crate::builtin::reach::Stop;
@@ -422,7 +453,7 @@ mod tests {
     }
 
     fn window(bytes: &[u8], wanted: Wanted) -> Result<Window, WindowError> {
-        Window::read(&mut Cursor::new(bytes), bytes.len() as u64, wanted, &stop())
+        Window::read(&mut Cursor::new(bytes), bytes.len() as u64, wanted, None, &stop()).map(|(window, _)| window)
     }
 
     #[test]
@@ -528,19 +559,25 @@ mod tests {
         }
     }
 
+    impl Seek for Endless {
+        fn seek(&mut self, _to: SeekFrom) -> std::io::Result<u64> {
+            Err(std::io::ErrorKind::Unsupported.into())
+        }
+    }
+
     #[test]
     fn a_cancelled_read_ends_at_the_next_buffer() {
         let ctx = context(std::path::Path::new("/"));
         let mut file = Endless { cancel: ctx.cancel.clone(), reads: 0 };
-        let ended = Window::read(&mut file, u64::MAX, wanted(u64::MAX, 1), &Stop::of(&ctx)).unwrap_err();
+        let ended = Window::read(&mut file, u64::MAX, wanted(u64::MAX, 1), None, &Stop::of(&ctx)).unwrap_err();
         assert!(matches!(ended, WindowError::Stopped(CancelReason::Requested)));
         assert_eq!(file.reads, 3);
         // What has no size ends at its own limit, and says that there is more.
         let mut unsized_file = Endless { cancel: Cancellation::new(), reads: 10 };
-        let found = Window::read(&mut unsized_file, 0, wanted(0, 2), &stop()).unwrap();
+        let found = Window::read(&mut unsized_file, 0, wanted(0, 2), None, &stop()).unwrap().0;
         assert!(found.more && found.total_lines.is_none());
         let behind = Wanted { whole: true, ..wanted(1 << 40, 2) };
-        let found = Window::read(&mut Endless { reads: 10, ..unsized_file }, 0, behind, &stop()).unwrap();
+        let found = Window::read(&mut Endless { reads: 10, ..unsized_file }, 0, behind, None, &stop()).unwrap().0;
         assert!(found.more && found.total_lines.is_none() && found.digest.is_none());
         assert_eq!(BUFFER_BYTES % 4096, 0);
     }
