@@ -75,6 +75,7 @@ pub(crate) fn a_change_ended_half_way_leaves_no_lock() {
                 assert!(!result.is_success(), "{end:?}: {}", result.output);
                 assert!(!result.output.contains("index.lock"), "{end:?}: {}", result.output);
                 assert!(result.metadata.get("lock").is_none_or(Value::is_null));
+                assert_eq!(result.metadata["containment"], json!({"level": "sub_reaper", "survivors": []}), "{end:?}");
             }
             assert!(!lock.exists(), "{end:?}");
             assert_eq!(git(root, &["symbolic-ref", "--short", "HEAD"]), "side\n");
