@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use toolwarden_tools::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
+use toolwarden_tools::cancellation::Cancellation;
+use toolwarden_tools::effects::files::{
+    FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement, SizedEntry,
+};
 use toolwarden_tools::tool::{Lane, Subject};
 use toolwarden_tools::workspace_path::WorkspacePath;
 
@@ -68,6 +71,19 @@ impl Files for GuardedFiles {
 
     fn list(&self, path: &WorkspacePath) -> Result<Vec<FolderEntry>, FileError> {
         self.files.list(path)
+    }
+
+    fn list_sized(&self, path: &WorkspacePath) -> Result<Vec<SizedEntry>, FileError> {
+        self.files.list_sized(path)
+    }
+
+    fn walk_entries_max(&self) -> Option<u64> {
+        self.files.walk_entries_max()
+    }
+
+    fn bound_to(&self, cancel: &Cancellation) -> Option<Arc<dyn Files>> {
+        let files = self.files.bound_to(cancel)?;
+        Some(Arc::new(Self { files, policies: self.policies.clone() }))
     }
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {

@@ -10,6 +10,8 @@ mod read_only;
 mod replacement;
 
 pub mod local;
+pub mod memory;
+pub mod object_store;
 pub mod seen;
 
 use std::path::PathBuf;
@@ -40,6 +42,11 @@ impl WorkspaceCapabilities {
     /// Everything.
     pub fn local_default() -> Self {
         Self { read: true, write: true, exec: true, search: true, git: true }
+    }
+
+    /// Reading and writing files, and nothing else.
+    pub fn read_write() -> Self {
+        Self { read: true, write: true, exec: false, search: false, git: false }
     }
 
     /// Reading and searching alone.

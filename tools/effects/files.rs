@@ -5,9 +5,11 @@
 //! by `..`, not by a link, not by a race between check and use: every access is made beneath an open descriptor.
 
 use std::io::{Read, Seek};
+use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::cancellation::{CancelReason, Cancellation};
 use crate::digest::Digest;
 use crate::workspace_path::WorkspacePath;
 
@@ -45,6 +47,27 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// [`FileError::NotAFolder`] when it is none.
     fn list(&self, path: &WorkspacePath) -> Result<Vec<FolderEntry>, FileError>;
+
+    /// As [`Files::list`], with the sizes of files where the listing itself tells them: asking for each is slow where
+    /// every question crosses a network. Whatever stands before another port must pass it on.
+    ///
+    /// # Errors
+    /// As [`Files::list`].
+    fn list_sized(&self, path: &WorkspacePath) -> Result<Vec<SizedEntry>, FileError> {
+        Ok(self.list(path)?.into_iter().map(|entry| SizedEntry { entry, size_bytes: None }).collect())
+    }
+
+    /// Most entries that one search should look at, where each costs a request; none where looking is cheap.
+    /// Whatever stands before another port must pass it on.
+    fn walk_entries_max(&self) -> Option<u64> {
+        None
+    }
+
+    /// The same files, whose accesses end when this signal is given; none where an access is too short for that.
+    /// Whatever stands before another port must pass it on.
+    fn bound_to(&self, _cancel: &Cancellation) -> Option<Arc<dyn Files>> {
+        None
+    }
 
     /// Replaces or creates a file as a whole: a reader sees the old bytes or the new ones, also after a crash.
     /// Keeps the mode (and the owner where allowed) of what it replaces; follows a link inside the workspace.
@@ -123,6 +146,15 @@ pub struct FolderEntry {
     pub path: WorkspacePath,
     /// What it is; links are not followed.
     pub kind: FileKind,
+}
+
+/// One name in a folder, with its size where it is known already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SizedEntry {
+    /// The name.
+    pub entry: FolderEntry,
+    /// Size of a file in bytes, where the listing tells it.
+    pub size_bytes: Option<u64>,
 }
 
 /// A whole new content for a file.
@@ -217,6 +249,16 @@ pub enum FileError {
         path: String,
         /// The rule.
         rule: String,
+    },
+    /// It ended before it was done: it took too long, or nobody wanted it any more.
+    #[error("{op} {path}: {reason}")]
+    Stopped {
+        /// What was tried.
+        op: &'static str,
+        /// Where.
+        path: String,
+        /// Why it ended.
+        reason: CancelReason,
     },
     /// The operating system said no.
     #[error("{op} {path}: {source}")]

@@ -6,7 +6,8 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
+use crate::cancellation::Cancellation;
+use crate::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement, SizedEntry};
 use crate::workspace_path::WorkspacePath;
 
 /// The same files without their way to be replaced.
@@ -31,6 +32,18 @@ impl Files for ReadOnlyFiles {
 
     fn list(&self, path: &WorkspacePath) -> Result<Vec<FolderEntry>, FileError> {
         self.0.list(path)
+    }
+
+    fn list_sized(&self, path: &WorkspacePath) -> Result<Vec<SizedEntry>, FileError> {
+        self.0.list_sized(path)
+    }
+
+    fn walk_entries_max(&self) -> Option<u64> {
+        self.0.walk_entries_max()
+    }
+
+    fn bound_to(&self, cancel: &Cancellation) -> Option<Arc<dyn Files>> {
+        self.0.bound_to(cancel).map(|files| Arc::new(Self(files)) as _)
     }
 
     fn replace(&self, path: &WorkspacePath, _replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
