@@ -5,6 +5,7 @@
 //! written, without `exec` there is no command runner.
 
 mod beneath;
+mod landing;
 mod leftover;
 mod read_only;
 mod replacement;

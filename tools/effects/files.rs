@@ -69,12 +69,72 @@ pub trait Files: Send + Sync {
         None
     }
 
+    /// Whether a file can come in pieces here. Whatever stands before another port must pass it on.
+    fn takes_pieces(&self) -> bool {
+        false
+    }
+
+    /// Begins a file that comes in pieces; missing folders above it are made. Whatever stands before another port must
+    /// pass it on, when it lets files be written.
+    ///
+    /// # Errors
+    /// [`FileError`], the same that [`Files::replace`] gives for such a place.
+    fn begin(&self, path: &WorkspacePath) -> Result<Box<dyn NewFile>, FileError> {
+        let source = std::io::Error::new(std::io::ErrorKind::Unsupported, "files cannot come in pieces here");
+        Err(FileError::Io { op: "begin", path: path.to_string(), source })
+    }
+
+    /// Whether a file at this path may be written here, whether there is one or not. Asked when a call writes to a path
+    /// that it did not name. Whatever stands before another port must pass it on.
+    ///
+    /// # Errors
+    /// [`FileError::Denied`].
+    fn may_write(&self, _path: &WorkspacePath) -> Result<(), FileError> {
+        Ok(())
+    }
+
     /// Replaces or creates a file as a whole: a reader sees the old bytes or the new ones, also after a crash.
     /// Keeps the mode (and the owner where allowed) of what it replaces; follows a link inside the workspace.
     ///
     /// # Errors
     /// [`FileError::Changed`] when [`Replacement::expected`] does not fit what is there; the file is then unchanged.
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError>;
+}
+
+/// A file that comes in pieces. Its bytes stand beside the place that they are for, under no name or one of their own,
+/// until [`NewFile::put`] gives them their place; dropped before that, they are gone.
+pub trait NewFile: Send + Sync {
+    /// Makes room for so many bytes, where the file system can.
+    ///
+    /// # Errors
+    /// [`FileError::Io`] when there is no room.
+    fn reserve(&self, bytes: u64) -> Result<(), FileError>;
+
+    /// Writes bytes from a place on.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), FileError>;
+
+    /// Reads bytes that were written, from a place on; 0 at the end.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize, FileError>;
+
+    /// Cuts it, or makes it longer with zeros.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    fn set_size(&self, bytes: u64) -> Result<(), FileError>;
+
+    /// Makes it durable and gives it its place in one step, if what is there now is what is expected. `goes_on` is
+    /// asked right before that step; when it says no, nothing was done.
+    ///
+    /// # Errors
+    /// [`FileError::Exists`] and [`FileError::Changed`]; what is there is untouched then. [`FileError::Stopped`] when
+    /// it was not to go on.
+    fn put(&self, expected: &Expected, goes_on: &dyn Fn() -> Result<(), CancelReason>) -> Result<FileStat, FileError>;
 }
 
 /// An open regular file.

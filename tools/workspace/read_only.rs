@@ -46,8 +46,16 @@ impl Files for ReadOnlyFiles {
         self.0.bound_to(cancel).map(|files| Arc::new(Self(files)) as _)
     }
 
-    fn replace(&self, path: &WorkspacePath, _replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
-        let source = io::Error::new(io::ErrorKind::PermissionDenied, "writing is not granted here");
-        Err(FileError::Io { op: "write", path: path.to_string(), source })
+    fn may_write(&self, path: &WorkspacePath) -> Result<(), FileError> {
+        Err(refused(path))
     }
+
+    fn replace(&self, path: &WorkspacePath, _replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
+        Err(refused(path))
+    }
+}
+
+fn refused(path: &WorkspacePath) -> FileError {
+    let source = io::Error::new(io::ErrorKind::PermissionDenied, "writing is not granted here");
+    FileError::Io { op: "write", path: path.to_string(), source }
 }
