@@ -627,6 +627,9 @@ fn granted(scope: &Scope, passage: &Passage, needs: Needs, node: &NodeHandle) ->
     to.git &= needs.exec;
     to.write &= needs.write;
     let mut narrowed = workspace.narrowed(to);
+    if let Some(bound) = narrowed.files().bound_to(node.cancellation()) {
+        narrowed = narrowed.with_files(bound);
+    }
     if !passage.origin.is_trusted() {
         narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies));
     }
