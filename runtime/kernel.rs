@@ -732,7 +732,7 @@ fn settle(
     let sides = outcome.sides.into_iter().map(|kept| {
         let (text, count) = kernel.sanitiser.clean(kept.text);
         removed += count;
-        Side { side: kept.side, text: text.into() }
+        Side { side: kept.side, at: kept.at, text: text.into() }
     });
     let sides: Vec<Side> = sides.collect();
     let error_kind = outcome.error.map(|kind| kernel.sanitiser.clean_kind(kind));
