@@ -10,11 +10,16 @@
 
 pub mod stop;
 
+pub mod gram;
 pub mod ignore_rules;
 pub mod text;
 
 pub mod glob;
+pub mod requirement;
+pub mod rule_stack;
 pub mod terms;
+
+pub mod segment;
 pub mod walk;
 
 pub mod scan;
