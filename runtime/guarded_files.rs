@@ -4,6 +4,7 @@
 //! that `read` is denied is denied here too, by its own path and by where it really leads, whichever tool opens it.
 //! It is still listed: its name is not its content.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use toolwarden_tools::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
@@ -60,6 +61,19 @@ impl Files for GuardedFiles {
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
         self.check(path)?;
         self.files.open(path)
+    }
+
+    fn open_listed(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
+        self.check(path)?;
+        self.files.open_listed(path)
+    }
+
+    fn folder_on_disk(&self) -> Option<&Path> {
+        self.files.folder_on_disk()
+    }
+
+    fn is_guarded(&self) -> bool {
+        true
     }
 
     fn may_read(&self, path: &WorkspacePath) -> Result<(), FileError> {

@@ -22,6 +22,17 @@ pub mod terms;
 pub mod segment;
 pub mod walk;
 
+pub mod segment_cache;
+pub mod tree;
+
+pub mod trigram;
+
+mod index_state;
+
+mod indexer;
+
+pub mod resident_index;
+
 pub mod scan;
 
 pub mod bm25;
@@ -32,6 +43,6 @@ pub mod passages;
 #[cfg(test)]
 mod git_agreement;
 #[cfg(test)]
-mod relevance;
+mod ignore_rules_fuzz;
 #[cfg(test)]
 pub(crate) mod twin;

@@ -150,6 +150,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
         fn pieces_give_the_grams_of_the_whole(text in prop::collection::vec(any::<u8>(), 0..4000), cut in 0_usize..4000) {
             let mut set = GramSet::default();

@@ -4,10 +4,9 @@
 //! told to whoever reads it.
 
 use std::io::Read as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
-use crate::effects::files::{FileError, FileKind, Files, FolderEntry, Links};
+use crate::effects::files::{FileError, FileKind, FileStat, Files, FolderEntry, Links};
 use crate::search::ignore_rules::{IgnoreRules, Verdict};
 use crate::workspace_path::WorkspacePath;
 
@@ -98,6 +97,8 @@ pub struct Level {
     ignore: Option<IgnoreRules>,
     gitignore: Option<IgnoreRules>,
     exclude: Option<IgnoreRules>,
+    /// The file of `exclude` as it was just before it was read.
+    exclude_stat: Option<FileStat>,
     /// Whether a repository begins here.
     repository: bool,
 }
@@ -116,7 +117,8 @@ impl Level {
                 (b".git", FileKind::Folder) => {
                     level.repository = true;
                     let exclude = exclude_of(folder);
-                    if files.stat(&exclude, Links::Stay).is_ok_and(|stat| stat.kind == FileKind::File) {
+                    level.exclude_stat = files.stat(&exclude, Links::Stay).ok();
+                    if level.exclude_stat.is_some_and(|stat| stat.kind == FileKind::File) {
                         level.exclude = read_rules(files, &exclude, faults);
                     }
                 }
@@ -131,6 +133,11 @@ impl Level {
     /// Whether a repository begins here.
     pub fn is_repository(&self) -> bool {
         self.repository
+    }
+
+    /// The repository's own exclude file as it was just before it was read; none when there was none.
+    pub fn exclude_stat(&self) -> Option<FileStat> {
+        self.exclude_stat
     }
 }
 
@@ -169,17 +176,20 @@ fn read_rules(files: &dyn Files, path: &WorkspacePath, faults: &mut RuleFaults) 
 
 /// Puts the entries of one folder in the order of whole paths.
 pub fn sort_entries(entries: &mut [FolderEntry]) {
-    // All begin with the same folder, so whole paths order as names do; a folder sorts as its name and a slash, for
-    // that is how the paths in it begin.
-    let key = |entry: &FolderEntry, at: usize| match entry.path.as_bytes().get(at) {
-        Some(byte) => Some(*byte),
-        None if at == entry.path.as_bytes().len() && entry.kind == FileKind::Folder => Some(b'/'),
-        None => None,
+    // A folder sorts as its name and a slash, for that is how the paths in it begin.
+    let order = |one: &FolderEntry, other: &FolderEntry| {
+        let (a, b) = (one.path.as_bytes(), other.path.as_bytes());
+        let common = a.len().min(b.len());
+        let next = |path: &[u8], entry: &FolderEntry| match path.get(common) {
+            Some(byte) => Some(*byte),
+            None => (entry.kind == FileKind::Folder).then_some(b'/'),
+        };
+        a[..common].cmp(&b[..common]).then_with(|| next(a, one).cmp(&next(b, other)))
     };
-    entries.sort_by(|one, other| {
-        let common = one.path.as_bytes().iter().zip(other.path.as_bytes()).take_while(|(a, b)| a == b).count();
-        key(one, common).cmp(&key(other, common))
-    });
+    // Listed by name, they nearly always stand in this order already.
+    if !entries.is_sorted_by(|one, other| order(one, other).is_le()) {
+        entries.sort_by(order);
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,9 @@ use crate::search::requirement::Requirement;
 /// Most files of one segment.
 pub const SEGMENT_FILES_MAX: usize = 8192;
 /// Most postings gathered for one segment, which bounds the memory of building it (4 bytes each, and 2 for sorting).
-pub const SEGMENT_POSTINGS_MAX: usize = 12 * 1024 * 1024;
+pub const SEGMENT_POSTINGS_MAX: usize = 6 * 1024 * 1024;
+/// Below so many postings a segment is sorted by comparing.
+const FEW_POSTINGS: usize = 64 * 1024;
 /// Largest segment that is opened, in bytes.
 pub const SEGMENT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// First bytes of a segment; the last of them is the version.
@@ -86,36 +88,16 @@ impl SegmentBuilder {
         let files = std::mem::take(&mut self.files);
         let grams = std::mem::take(&mut self.grams);
         let ends = std::mem::take(&mut self.ends);
-        // Sorting by counting: where the files of each gram stand, then the files.
-        let mut places = vec![0_u32; GRAMS + 1];
-        for gram in &grams {
-            places[*gram as usize + 1] += 1;
+        let mut lists = Lists { out: vec![0; HEADER_BYTES], lengths: Vec::new(), next: 0, files: files.len() };
+        if grams.len() < FEW_POSTINGS {
+            sort_few(&grams, &ends, &mut lists);
+        } else {
+            sort_many(grams, &ends, &mut lists);
         }
-        for gram in 0..GRAMS {
-            places[gram + 1] += places[gram];
-        }
-        let mut sorted = vec![0_u16; grams.len()];
-        let mut next = places.clone();
-        let mut start = 0;
-        for (number, end) in ends.iter().enumerate() {
-            for gram in &grams[start..*end] {
-                let place = &mut next[*gram as usize];
-                sorted[*place as usize] = number as u16;
-                *place += 1;
-            }
-            start = *end;
-        }
-        drop((grams, next));
-        let mut out = vec![0; HEADER_BYTES];
-        let mut lengths = Vec::new();
-        for gram in 0..GRAMS {
-            let list = &sorted[places[gram] as usize..places[gram + 1] as usize];
-            let before = out.len();
-            write_list(list, files.len(), &mut out);
-            write_number((out.len() - before) as u64, &mut lengths);
-        }
+        lists.skip_to(GRAMS);
+        let Lists { mut out, lengths, .. } = lists;
         let lengths_at = out.len() as u64;
-        out.extend_from_slice(&pack_zeros(&lengths));
+        out.extend_from_slice(&lengths);
         let files_at = out.len() as u64;
         let mut last: &[u8] = b"";
         for file in &files {
@@ -133,10 +115,78 @@ impl SegmentBuilder {
     }
 }
 
-fn write_list(list: &[u16], files: usize, out: &mut Vec<u8>) {
-    if list.is_empty() {
-        return;
+/// Lists on their way out, in the order of grams.
+struct Lists {
+    out: Vec<u8>,
+    /// The length of each list; a gram without one is a zero and how many such stand in a row.
+    lengths: Vec<u8>,
+    next: usize,
+    files: usize,
+}
+
+impl Lists {
+    fn add(&mut self, gram: usize, list: &[u16]) {
+        self.skip_to(gram);
+        let before = self.out.len();
+        write_list(list, self.files, &mut self.out);
+        write_number((self.out.len() - before) as u64, &mut self.lengths);
+        self.next = gram + 1;
     }
+
+    fn skip_to(&mut self, gram: usize) {
+        if gram > self.next {
+            self.lengths.push(0);
+            write_number((gram - self.next) as u64, &mut self.lengths);
+            self.next = gram;
+        }
+    }
+}
+
+/// Sorts by comparing: quicker than counting where there is little to count.
+fn sort_few(grams: &[u32], ends: &[usize], lists: &mut Lists) {
+    let mut pairs: Vec<(u32, u16)> = Vec::with_capacity(grams.len());
+    let mut start = 0;
+    for (number, end) in ends.iter().enumerate() {
+        pairs.extend(grams[start..*end].iter().map(|gram| (*gram, number as u16)));
+        start = *end;
+    }
+    pairs.sort_unstable();
+    for list in pairs.chunk_by(|one, two| one.0 == two.0) {
+        let files: Vec<u16> = list.iter().map(|(_, file)| *file).collect();
+        lists.add(list[0].0 as usize, &files);
+    }
+}
+
+/// Sorts by counting: where the files of each gram stand, then the files.
+fn sort_many(grams: Vec<u32>, ends: &[usize], lists: &mut Lists) {
+    let mut places = vec![0_u32; GRAMS + 1];
+    for gram in &grams {
+        places[*gram as usize + 1] += 1;
+    }
+    for gram in 0..GRAMS {
+        places[gram + 1] += places[gram];
+    }
+    let mut sorted = vec![0_u16; grams.len()];
+    let mut next = places.clone();
+    let mut start = 0;
+    for (number, end) in ends.iter().enumerate() {
+        for gram in &grams[start..*end] {
+            let place = &mut next[*gram as usize];
+            sorted[*place as usize] = number as u16;
+            *place += 1;
+        }
+        start = *end;
+    }
+    drop((grams, next));
+    for gram in 0..GRAMS {
+        let list = &sorted[places[gram] as usize..places[gram + 1] as usize];
+        if !list.is_empty() {
+            lists.add(gram, list);
+        }
+    }
+}
+
+fn write_list(list: &[u16], files: usize, out: &mut Vec<u8>) {
     if list.len() == files {
         out.push(EVERY);
         return;
@@ -190,24 +240,6 @@ fn write_number(mut number: u64, out: &mut Vec<u8>) {
         number >>= 7;
     }
     out.push(number as u8);
-}
-
-/// Most grams stand nowhere: each run of zeros becomes a zero and its length.
-fn pack_zeros(lengths: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut at = 0;
-    while at < lengths.len() {
-        if lengths[at] != 0 || (at > 0 && lengths[at - 1] & 0x80 != 0) {
-            out.push(lengths[at]);
-            at += 1;
-            continue;
-        }
-        let run = lengths[at..].iter().take_while(|byte| **byte == 0).count();
-        out.push(0);
-        write_number(run as u64, &mut out);
-        at += run;
-    }
-    out
 }
 
 /// Reads what was written, and stops where it makes no sense.
@@ -297,11 +329,19 @@ impl FileSet {
     }
 }
 
+/// Where the bytes of a segment stand.
+#[derive(Debug)]
+enum Source {
+    File(File),
+    Memory(Vec<u8>),
+}
+
 /// An open segment.
 #[derive(Debug)]
 pub struct Segment {
-    file: File,
+    source: Source,
     files: usize,
+    bytes: u64,
     /// A bit for each gram that some file has.
     present: Box<[u64]>,
     /// How many present grams stand before each word of `present`.
@@ -333,10 +373,22 @@ impl Segment {
         }
         let mut bytes = vec![0; usize::try_from(length).map_err(|_| SegmentError::Damaged)?];
         file.read_exact_at(&mut bytes, 0)?;
-        Self::read(file, &bytes).ok_or(SegmentError::Damaged)
+        let (mut segment, files) = Self::read(&bytes).ok_or(SegmentError::Damaged)?;
+        segment.source = Source::File(file);
+        Ok((segment, files))
     }
 
-    fn read(file: File, bytes: &[u8]) -> Option<(Self, Vec<SegmentFile>)> {
+    /// Takes a small segment as it is, to hold it in memory.
+    ///
+    /// # Errors
+    /// [`SegmentError::Damaged`].
+    pub fn in_memory(bytes: Vec<u8>) -> Result<Self, SegmentError> {
+        let (mut segment, _) = Self::read(&bytes).ok_or(SegmentError::Damaged)?;
+        segment.source = Source::Memory(bytes);
+        Ok(segment)
+    }
+
+    fn read(bytes: &[u8]) -> Option<(Self, Vec<SegmentFile>)> {
         let (body, footer) = bytes.split_at_checked(bytes.len().checked_sub(FOOTER_BYTES)?)?;
         let sum = u32::from_le_bytes(footer.try_into().ok()?);
         if !body.starts_with(&MAGIC) || body.len() < HEADER_BYTES || crc32fast::hash(body) != sum {
@@ -357,7 +409,7 @@ impl Segment {
         while gram < GRAMS {
             let length = usize::try_from(lengths.number()?).ok()?;
             if length == 0 {
-                gram += usize::try_from(lengths.number()?).ok()?.max(1);
+                gram = gram.checked_add(usize::try_from(lengths.number()?).ok()?.max(1))?;
                 continue;
             }
             present[gram / 64] |= 1 << (gram % 64);
@@ -381,7 +433,14 @@ impl Segment {
             let last = files.last().map(|file| file.path.as_slice()).unwrap_or_default();
             files.push(table.file(last)?);
         }
-        let segment = Self { file, files: count, present, ranks: ranks.into(), starts: starts.into() };
+        let segment = Self {
+            source: Source::Memory(Vec::new()),
+            files: count,
+            bytes: bytes.len() as u64,
+            present,
+            ranks: ranks.into(),
+            starts: starts.into(),
+        };
         Some((segment, files))
     }
 
@@ -393,6 +452,16 @@ impl Segment {
     /// Whether it has no file.
     pub fn is_empty(&self) -> bool {
         self.files == 0
+    }
+
+    /// Its size, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it is held in memory alone.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self.source, Source::Memory(_))
     }
 
     /// The files that fulfil a requirement; all of them when the segment cannot be read any more.
@@ -452,8 +521,15 @@ impl Segment {
     fn list(&self, gram: u32) -> Option<FileSet> {
         let mut found = FileSet::none(self.files);
         let Some((from, to)) = self.place(gram) else { return Some(found) };
-        let mut bytes = vec![0; (to - from) as usize];
-        self.file.read_exact_at(&mut bytes, u64::from(from)).ok()?;
+        let mut read = Vec::new();
+        let bytes = match &self.source {
+            Source::Memory(bytes) => bytes.get(from as usize..to as usize)?,
+            Source::File(file) => {
+                read.resize((to - from) as usize, 0);
+                file.read_exact_at(&mut read, u64::from(from)).ok()?;
+                read.as_slice()
+            }
+        };
         let (kind, rest) = bytes.split_first()?;
         match *kind {
             EVERY => return Some(FileSet::every(self.files)),
@@ -503,7 +579,7 @@ mod tests {
         };
         SegmentFile {
             path: format!("folder{}/file{number}", number / 7).into_bytes(),
-            stamp: (number % 3 > 0).then_some(stamp),
+            stamp: (!number.is_multiple_of(3)).then_some(stamp),
             binary_at_byte: number.is_multiple_of(5).then_some(number as u64),
         }
     }
