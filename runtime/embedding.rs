@@ -78,7 +78,7 @@ struct Parts {
     log: Option<FactLog>,
     processes: Arc<dyn Processes>,
     environment: BTreeMap<String, String>,
-    schemas: SchemaCache,
+    schemas: Arc<SchemaCache>,
     registries: DashMap<(WorkspaceCapabilities, bool), Arc<Registry>>,
 }
 
@@ -133,6 +133,7 @@ pub struct RuntimeBuilder {
     make_sink: MakeSink,
     store: Option<Arc<dyn Store>>,
     retention: Option<RetentionLimits>,
+    schemas: Arc<SchemaCache>,
 }
 
 /// Most bytes of artifacts that are kept in memory, where no folder is given.
@@ -245,6 +246,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Shares compiled argument schemas with other runtimes: compiling those of all tools takes longer than all the
+    /// rest of a start.
+    #[must_use]
+    pub fn schemas(mut self, schemas: Arc<SchemaCache>) -> Self {
+        self.schemas = schemas;
+        self
+    }
+
     /// Starts the supervision tree.
     ///
     /// # Errors
@@ -284,7 +293,7 @@ impl RuntimeBuilder {
             log,
             processes: self.processes,
             environment: self.environment,
-            schemas: SchemaCache::default(),
+            schemas: self.schemas,
             registries: DashMap::new(),
         };
         Ok(Runtime { parts: Arc::new(parts) })
@@ -308,6 +317,7 @@ impl Runtime {
             make_sink: Arc::new(|| None),
             store: None,
             retention: None,
+            schemas: Arc::default(),
         }
     }
 
@@ -464,6 +474,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn folder(mut self, folder: impl AsRef<Path>) -> Self {
         self.place = Some(Place::Folder(folder.as_ref().to_owned()));
+        self
+    }
+
+    /// The workspace to work in, open already, for a session that is opened again: refused when it is another one
+    /// than it was.
+    #[must_use]
+    pub fn over(mut self, workspace: Workspace) -> Self {
+        self.place = Some(Place::Workspace(workspace));
         self
     }
 

@@ -376,9 +376,13 @@ impl Session {
         let mut any = false;
         // The runs first, or a model would be asked what to do about its cancelled calls.
         if matches!(target, CancelTarget::Run | CancelTarget::Everything) {
-            for run in self.shared.asked.iter() {
-                run.cancel(reason.clone());
+            let mut asked: Vec<(RunId, Cancellation)> =
+                self.shared.asked.iter().map(|run| (run.key().clone(), run.value().clone())).collect();
+            // The order of the map reaches nothing.
+            asked.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+            for (_, run) in asked {
                 any = true;
+                run.cancel(reason.clone());
             }
         }
         match target {

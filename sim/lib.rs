@@ -23,5 +23,18 @@ pub mod checkers;
 
 pub mod tree;
 
+pub mod sight;
+
+pub mod fate;
+
+pub mod play;
+pub mod twins;
+
+pub mod watchers;
+
+pub mod stage;
+
 #[cfg(test)]
 mod sweep;
+#[cfg(test)]
+mod worlds;
