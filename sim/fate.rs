@@ -37,12 +37,14 @@ pub struct Verdict {
     pub coverage: BTreeSet<&'static str>,
     /// Moments at which something could be done to the world from outside.
     pub steps: u64,
+    /// Where something was done last that was planned, in words.
+    pub acted: Option<String>,
     /// What was seen, in words; only where it was asked for.
     pub story: Vec<(Duration, String)>,
 }
 
 /// What is done at one step.
-pub type AtStep = Box<dyn FnOnce(&str) + Send>;
+pub type AtStep = Box<dyn FnOnce() + Send>;
 
 /// Shared by everything that is pretended in one world; clones are the same.
 #[derive(Clone)]
@@ -72,6 +74,7 @@ struct Book {
     sights: u64,
     steps: u64,
     trap: Option<(u64, AtStep)>,
+    acted: Option<String>,
     story: Option<Vec<(Duration, String)>>,
 }
 
@@ -91,6 +94,7 @@ impl Fate {
             sights: 0,
             steps: 0,
             trap: None,
+            acted: None,
             story: tells.then(Vec::new),
         };
         let shared = Shared {
@@ -222,7 +226,8 @@ impl Fate {
         };
         let acts = act.is_some();
         if let Some((_, act)) = act {
-            act(&what());
+            self.book().acted = Some(what());
+            act();
         }
         acts
     }
@@ -267,6 +272,7 @@ impl Fate {
             violation: book.violation.take(),
             coverage: std::mem::take(&mut book.coverage),
             steps: book.steps,
+            acted: book.acted.take(),
             story: book.story.take().unwrap_or_default(),
         }
     }
@@ -288,8 +294,10 @@ impl Book {
             story.push((at, sight.line()));
         }
         if self.violation.is_none() {
+            let line = matches!(sight, Sight::Entry(_)).then_some(self.line.as_slice());
             self.violation = self.watchers.iter_mut().find_map(|watcher| {
-                let text = watcher.see(at, sight).err()?;
+                let read = line.map_or(Ok(()), |line| watcher.read(line));
+                let text = read.and_then(|()| watcher.see(at, sight)).err()?;
                 Some(Violation { promise: watcher.promise(), at, text })
             });
         }
@@ -312,9 +320,8 @@ impl Book {
             Sight::Saved { session, bytes } => (session.as_str(), bytes).hash(&mut self.digest),
             Sight::Replaced { path, bytes, number } => (path, bytes, number).hash(&mut self.digest),
             Sight::Kept { bytes } => bytes.hash(&mut self.digest),
-            Sight::Began { invocation, .. } | Sight::Over { invocation } => {
-                invocation.as_str().hash(&mut self.digest);
-            }
+            Sight::Began { invocation, .. } => invocation.as_str().hash(&mut self.digest),
+            Sight::Over { invocation, returned, .. } => (invocation.as_str(), returned).hash(&mut self.digest),
             Sight::Effect { invocation, name } => (invocation.as_str(), name).hash(&mut self.digest),
             Sight::Answered { invocation, approved, taken } => {
                 (invocation.as_str(), approved, taken).hash(&mut self.digest);
@@ -323,7 +330,7 @@ impl Book {
             Sight::CommandStarted { command } | Sight::CommandOver { command } => command.hash(&mut self.digest),
             Sight::Shown { sequence } => sequence.hash(&mut self.digest),
             Sight::Cancelled { session } => session.hash(&mut self.digest),
-            Sight::JournalBroke | Sight::Crashed | Sight::Revived | Sight::ShutDown => {}
+            Sight::JournalBroke | Sight::Crashed | Sight::Revived | Sight::ShutDown | Sight::Killed => {}
         }
     }
 }

@@ -30,9 +30,15 @@ pub mod fate;
 pub mod play;
 pub mod twins;
 
+pub mod plays;
+
 pub mod watchers;
 
 pub mod stage;
+
+pub mod world;
+
+pub use world::World;
 
 #[cfg(test)]
 mod sweep;

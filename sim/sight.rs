@@ -56,10 +56,14 @@ pub enum Sight<'a> {
         /// What, by the name that the script gave it.
         name: &'a str,
     },
-    /// A tool of the world works no more: it returned, or was dropped.
+    /// A tool of the world works no more.
     Over {
         /// The call.
         invocation: &'a InvocationId,
+        /// The tool.
+        tool: &'a ToolName,
+        /// Whether it returned, or panicked; else it was dropped.
+        returned: bool,
     },
     /// A command started.
     CommandStarted {
@@ -114,6 +118,8 @@ pub enum Sight<'a> {
     Revived,
     /// The host shuts everything down.
     ShutDown,
+    /// The host shuts everything down without grace.
+    Killed,
 }
 
 impl Sight<'_> {
@@ -129,7 +135,10 @@ impl Sight<'_> {
             Self::Kept { bytes } => format!("a blob is kept: {} bytes", bytes.len()),
             Self::Began { invocation, tool, .. } => format!("{tool} begins to work on {invocation}"),
             Self::Effect { invocation, name } => format!("{invocation} has done {name:?}"),
-            Self::Over { invocation } => format!("no work is done on {invocation} any more"),
+            Self::Over { invocation, tool, returned } => {
+                let how = if *returned { "is done with" } else { "was dropped in the middle of" };
+                format!("{tool} {how} {invocation}")
+            }
             Self::Asked { agent, messages } => format!("the model of {agent} is asked after {messages} messages"),
             Self::Answered { invocation, approved, taken } => {
                 let word = if *approved { "yes" } else { "no" };
@@ -150,8 +159,19 @@ fn short(text: &str) -> String {
 
 /// One promise about a whole world.
 pub trait Watcher: Send {
-    /// The promise, in a few words; names it in reports.
+    /// Its name in reports: one word.
+    fn name(&self) -> &'static str;
+
+    /// The promise, in a few words.
     fn promise(&self) -> &'static str;
+
+    /// Takes an entry of the journal as the line of JSON that hosts read.
+    ///
+    /// # Errors
+    /// How the promise was broken by it.
+    fn read(&mut self, _line: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Takes what was seen.
     ///
@@ -209,6 +229,8 @@ pub struct Aftermath {
     pub nodes: usize,
     /// Nodes that lived after the shut-down.
     pub nodes_after: usize,
+    /// Tasks that lived after the shut-down.
+    pub tasks: usize,
     /// Invocations that the journal counts as open at the end.
     pub open_invocations: usize,
     /// Endings that the journal refused.

@@ -23,7 +23,7 @@ use toolwarden_tools::schema::SchemaCache;
 use toolwarden_tools::tool::Tool;
 
 use crate::checkers::Violation;
-use crate::fate::{AtStep, Fate};
+use crate::fate::Fate;
 use crate::play::Play;
 use crate::seed::Choices;
 use crate::sight::{Aftermath, Sight, Watcher};
@@ -59,6 +59,8 @@ pub struct Performance {
     pub coverage: BTreeSet<&'static str>,
     /// Moments at which something could have been done from outside.
     pub steps: u64,
+    /// Where a move of the play was made last, in words.
+    pub acted: Option<String>,
     /// How long it took, in virtual time.
     pub lasted: Duration,
     /// What was seen, in words; only where it was asked for.
@@ -105,8 +107,6 @@ pub struct Cast {
     pub tools: MakeTools,
     /// Whether the story is told in words: it costs.
     pub tells: bool,
-    /// What is done at one step, beside the moves of the play: given what can be done.
-    pub at_step: Option<(u64, AtStep)>,
 }
 
 /// The pretended side of a world.
@@ -181,9 +181,6 @@ pub fn perform(play: &Play, cast: Cast) -> Result<Performance, PlayError> {
     let _pretending = pretend(Rc::new(PretendedPool::new(fate.clone())));
     let host = Arc::new(Host::new(play.clone(), Arc::clone(&twins)));
     host.hands().expect_moves();
-    if let Some((step, act)) = cast.at_step {
-        fate.at_step(step, act);
-    }
     let aftermath = Arc::new(Mutex::new(Aftermath::default()));
     let mut crashes = 0;
     loop {
@@ -211,6 +208,7 @@ pub fn perform(play: &Play, cast: Cast) -> Result<Performance, PlayError> {
         coverage: verdict.coverage,
         steps: verdict.steps,
         story: verdict.story,
+        acted: verdict.acted,
         lasted,
         aftermath,
     })

@@ -12,3 +12,4 @@ pub mod person;
 pub mod pool;
 pub mod processes;
 pub mod store;
+pub mod watched;

@@ -103,7 +103,7 @@ impl Hands {
         let hands = Arc::clone(self);
         self.fate.at_step(
             step,
-            Box::new(move |_| {
+            Box::new(move || {
                 hands.act(act, session);
                 hands.expect_moves();
             }),

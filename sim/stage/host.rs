@@ -35,6 +35,8 @@ const OPENS_AGAIN: Duration = Duration::from_millis(200);
 /// How often the host looks whether everything is at rest, and how long it waits between two looks.
 const LOOKS_MAX: usize = 1_200;
 const LOOKS_AGAIN: Duration = Duration::from_millis(100);
+/// How often it looks for tasks after the shut-down: for longer than a person thinks.
+const LAST_LOOKS_MAX: usize = 1_000;
 /// Where the workspace stands, as people are shown it.
 const ROOT: &str = "/pretended";
 
@@ -108,11 +110,25 @@ impl Host {
         runtime.shut_down().await;
         let nodes_after = runtime.live_nodes();
         people.shutdown().await;
+        let tasks = self.leftover_tasks().await;
         let (open_invocations, refused_endings) =
             journal.map_or((0, 0), |journal| (journal.open_invocations, journal.refused_endings));
         *aftermath.lock().unwrap_or_else(PoisonError::into_inner) =
-            Aftermath { nodes, nodes_after, open_invocations, refused_endings, ..rest };
+            Aftermath { nodes, nodes_after, tasks, open_invocations, refused_endings, ..rest };
         Ok(())
+    }
+
+    /// Tasks that outlive the runtime, once everything that can end at once has ended.
+    async fn leftover_tasks(&self) -> usize {
+        self.hands.let_go();
+        let metrics = tokio::runtime::Handle::current().metrics();
+        for _ in 0..LAST_LOOKS_MAX {
+            if metrics.num_alive_tasks() == 0 {
+                break;
+            }
+            sleep(LOOKS_AGAIN).await;
+        }
+        metrics.num_alive_tasks()
     }
 
     async fn build(self: &Arc<Self>) -> Result<Runtime, BuildError> {
@@ -280,7 +296,7 @@ impl Host {
             (Act::Kill, _) => {
                 fate.met("a shut-down without grace");
                 self.is_down.store(true, Ordering::Relaxed);
-                fate.see(&Sight::ShutDown);
+                fate.see(&Sight::Killed);
                 runtime.kill().await;
             }
             (Act::DropRun, _) => {

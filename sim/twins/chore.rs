@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use toolwarden_tools::context::ToolContext;
 use toolwarden_tools::declaration::Capabilities;
-use toolwarden_tools::ids::InvocationId;
 use toolwarden_tools::outcome::ToolOutcome;
 use toolwarden_tools::tool::{Lane, Needs, Tool, ToolFuture, ToolSpec};
 
 use crate::fate::Fate;
 use crate::sight::Sight;
+use crate::twins::watched::watched;
 
 /// How long one takes that takes far too long.
 const FAR_TOO_LONG: Duration = Duration::from_secs(600);
@@ -57,8 +57,6 @@ impl Chore {
 
     async fn work(&self, ctx: &ToolContext, arguments: Value) -> ToolOutcome {
         let invocation = &ctx.invocation;
-        self.fate.see(&Sight::Began { invocation, tool: &self.spec.name, effects: self.effects });
-        let _over = Over { fate: &self.fate, invocation };
         let flag = |name: &str| arguments.get(name).and_then(Value::as_bool).unwrap_or(false);
         let number = |name: &str| arguments.get(name).and_then(Value::as_u64).unwrap_or(0);
         let (mut deaf, mut panics, mut fails) = (flag("deaf"), flag("panics"), flag("fails"));
@@ -99,18 +97,6 @@ impl Chore {
     }
 }
 
-/// Tells that a tool works no more, however it ends.
-struct Over<'a> {
-    fate: &'a Fate,
-    invocation: &'a InvocationId,
-}
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.fate.see(&Sight::Over { invocation: self.invocation });
-    }
-}
-
 impl Tool for Chore {
     fn spec(&self) -> &ToolSpec {
         &self.spec
@@ -121,6 +107,6 @@ impl Tool for Chore {
     }
 
     fn call<'a>(&'a self, ctx: &'a ToolContext, arguments: Value) -> ToolFuture<'a> {
-        Box::pin(self.work(ctx, arguments))
+        watched(&self.fate, &self.spec.name, ctx, self.effects, Box::pin(self.work(ctx, arguments)))
     }
 }

@@ -25,6 +25,8 @@ const TURN_MS: [u64; 4] = [0, 2, 40, 700];
 const SLOW: Duration = Duration::from_secs(30);
 /// How long one takes that nobody gets.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
+/// How deep the arguments of a call are nested that are far too deep.
+const DEEP_LEVELS: usize = 2_000;
 /// Calls of a turn that has far too many.
 const FLOOD_CALLS: usize = 70;
 
@@ -101,8 +103,10 @@ impl PretendedModel {
             7 => turn.stop = StopReason::MaxTokens,
             8 => turn.usage = TokenUsage { input_tokens: u64::MAX / 4, output_tokens: u64::MAX / 4 },
             _ => {
-                let deep = (0..2_000).fold(json!(1), |inner, _| json!([inner]));
-                turn.calls.push(call("deep", "peek", json!({ "deep": deep })));
+                // Built by moving: the macro would walk what it is given, to copy it.
+                let deep = (0..DEEP_LEVELS).fold(json!(1), |inner, _| Value::Array(vec![inner]));
+                let arguments = Value::Object([("deep".to_owned(), deep)].into_iter().collect());
+                turn.calls.push(call("deep", "peek", arguments));
             }
         }
         let calls = !turn.calls.is_empty();

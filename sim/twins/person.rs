@@ -37,43 +37,44 @@ pub async fn attend(fate: Fate, session: Session, mut events: Reader<Event>, fau
 async fn answer(fate: Fate, session: Session, entry: Arc<Entry<Event>>, faulty: bool) {
     let EventKind::ConfirmationRequired { tool_id, digest, .. } = &entry.event.kind else { return };
     sleep(Duration::from_millis(THINKS_MS[fate.usual(THINKS_MS.len())])).await;
+    let shown = digest;
     let say = async |reply: Reply, digest: Option<Digest>| {
-        let approved = !matches!(reply, Reply::Reject(_));
+        // Only a word about what was shown counts.
+        let approved = !matches!(reply, Reply::Reject(_)) && digest.as_ref() == Some(shown);
         tell(&fate, &session, tool_id, digest, reply, approved).await;
     };
-    let shown = || Some(digest.clone());
     let no = || Reply::Reject(Some("no".to_owned()));
     match if faulty { fate.rare(6) } else { None } {
         None => match fate.usual(3) {
-            0 => say(Reply::Approve, shown()).await,
-            1 => say(no(), shown()).await,
-            _ => say(Reply::ApproveAlways, shown()).await,
+            0 => say(Reply::Approve, Some(shown.clone())).await,
+            1 => say(no(), Some(shown.clone())).await,
+            _ => say(Reply::ApproveAlways, Some(shown.clone())).await,
         },
         Some(0) => {
             fate.met("a late answer");
             sleep(LATE).await;
-            say(Reply::Approve, shown()).await;
+            say(Reply::Approve, Some(shown.clone())).await;
         }
         Some(1) => fate.met("nobody to answer"),
         Some(2) => {
             fate.met("yes and then no");
-            say(Reply::Approve, shown()).await;
-            say(no(), shown()).await;
+            say(Reply::Approve, Some(shown.clone())).await;
+            say(no(), Some(shown.clone())).await;
         }
         Some(3) => {
             fate.met("no and then yes");
-            say(no(), shown()).await;
-            say(Reply::Approve, shown()).await;
+            say(no(), Some(shown.clone())).await;
+            say(Reply::Approve, Some(shown.clone())).await;
         }
         Some(4) => {
             fate.met("an answer given twice");
-            say(Reply::Approve, shown()).await;
-            say(Reply::Approve, shown()).await;
+            say(Reply::Approve, Some(shown.clone())).await;
+            say(Reply::Approve, Some(shown.clone())).await;
         }
         Some(_) => {
             fate.met("an answer to something else");
             say(Reply::Approve, Some(Digest::of(b"something else"))).await;
-            say(no(), shown()).await;
+            say(no(), Some(shown.clone())).await;
         }
     }
 }

@@ -80,6 +80,10 @@ impl Journal {
 }
 
 impl Watcher for Journal {
+    fn name(&self) -> &'static str {
+        "journal"
+    }
+
     fn promise(&self) -> &'static str {
         "the journal has every call once, from opening to ending, without a gap"
     }

@@ -74,7 +74,12 @@ impl Store for MemoryStore {
         if std::mem::replace(&mut kept.held, true) {
             return Err(StoreError::Held { session: session.clone(), holder: "this process".to_owned() });
         }
-        Ok(kept.recovered())
+        let recovered = kept.recovered();
+        // Nobody was told that a torn end is stored; what is appended next must not stand behind it.
+        let torn = usize::try_from(recovered.torn_bytes).unwrap_or(usize::MAX);
+        let length = kept.log.len().saturating_sub(torn);
+        kept.log.truncate(length);
+        Ok(recovered)
     }
 
     fn append(&self, batch: &[Append]) -> Vec<Result<(), StoreError>> {
