@@ -42,6 +42,7 @@ use crate::run_status::RunStatus;
 use crate::scope::Scope;
 use crate::settlement::evidence::estimated_tokens;
 use crate::settlement::sanitise::stream::Held;
+use crate::verification::VerificationSummary;
 
 /// Most calls of one turn that run beside each other.
 pub const PARALLEL_CALLS_MAX: usize = 8;
@@ -189,7 +190,7 @@ pub async fn carry(
     (outcome.status, outcome.text) = (status, text);
     // A run that is dropped while it waits for this to be stored has told it.
     if plan.end_told.take() {
-        tell_end(&kernel, &scope, &outcome).await;
+        tell_end(&kernel, &scope, &outcome, &facts).await;
     }
     outcome
 }
@@ -203,12 +204,17 @@ pub fn tell_lost(kernel: &Kernel, scope: &Scope, end_told: &EndTold, ending: &En
     kernel.tell(scope, EventKind::Error { message: status.to_string(), kind: status.as_str().to_owned() });
 }
 
-async fn tell_end(kernel: &Kernel, scope: &Scope, outcome: &RunOutcome) {
+async fn tell_end(kernel: &Kernel, scope: &Scope, outcome: &RunOutcome, facts: &FactBook) {
+    let verified = facts.look(|state| {
+        let reports = &state.verification_reports;
+        (!reports.is_empty()).then(|| Box::new(VerificationSummary::of(reports)))
+    });
     let kind = match &outcome.status {
         RunStatus::Completed | RunStatus::ToolRoundLimit { .. } => EventKind::AgentEnd {
             text: outcome.text.clone(),
             usage: outcome.usage,
             status: outcome.status.as_str().to_owned(),
+            verification_summary: verified,
         },
         failed => EventKind::Error { message: failed.to_string(), kind: failed.as_str().to_owned() },
     };

@@ -16,6 +16,8 @@ pub const ACTS_MAX: u32 = 64;
 pub struct Play {
     /// What the files of the workspace are called, and what is in them.
     pub files: Vec<(String, String)>,
+    /// Addresses of pages in the network, and what they answer.
+    pub pages: Vec<(String, String)>,
     /// The prompts of each session; sessions run beside each other, at most [`SESSIONS_MAX`].
     pub sessions: Vec<Vec<String>>,
     /// What the model says, in the format of `scripted:FILE`.
@@ -68,6 +70,8 @@ pub struct Faults {
     pub store: bool,
     /// The store of whole outputs.
     pub blobs: bool,
+    /// The network.
+    pub http: bool,
     /// The model.
     pub model: bool,
     /// The person.
@@ -123,6 +127,7 @@ impl Default for Play {
     fn default() -> Self {
         Self {
             files: Vec::new(),
+            pages: Vec::new(),
             sessions: vec![vec!["go".to_owned()]],
             turns: String::new(),
             policy: String::new(),
@@ -148,8 +153,16 @@ impl Default for Play {
 
 impl Faults {
     /// Every twin has them.
-    pub const ALL: Self =
-        Self { files: true, processes: true, store: true, blobs: true, model: true, person: true, tools: true };
+    pub const ALL: Self = Self {
+        files: true,
+        processes: true,
+        store: true,
+        blobs: true,
+        http: true,
+        model: true,
+        person: true,
+        tools: true,
+    };
 
     /// Whether any twin has them.
     pub fn any(self) -> bool {

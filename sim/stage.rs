@@ -31,6 +31,7 @@ use crate::twins::blobs::PretendedBlobs;
 use crate::twins::clock::PretendedClock;
 use crate::twins::entropy::PretendedEntropy;
 use crate::twins::files::PretendedFiles;
+use crate::twins::http::PretendedHttp;
 use crate::twins::model::PretendedModel;
 use crate::twins::pool::PretendedPool;
 use crate::twins::processes::PretendedProcesses;
@@ -129,6 +130,7 @@ impl Twins {
         let faults = play.faults;
         let clock = Arc::new(PretendedClock::new(fate.clone()));
         let entropy = Arc::new(PretendedEntropy::new());
+        let http = PretendedHttp::new(fate.clone(), play.pages.iter().cloned(), faults.http);
         let files = PretendedFiles::new(fate.clone(), faults.files);
         for (path, text) in &play.files {
             files.put(path, text.as_bytes());
@@ -143,7 +145,7 @@ impl Twins {
             false => PermissionPolicy::from_toml(text, "play"),
         };
         Ok(Self {
-            effects: Effects { clock: Arc::clone(&clock) as _, entropy },
+            effects: Effects { clock: Arc::clone(&clock) as _, entropy, http: Arc::new(http) },
             processes: PretendedProcesses::new(fate.clone(), files.clone(), faults.processes),
             store: play.keeps.then(|| Arc::new(PretendedStore::new(fate.clone(), faults.store))),
             blobs: Arc::new(PretendedBlobs::new(fate.clone(), Arc::clone(&clock) as _, faults.blobs)),

@@ -7,6 +7,7 @@ pub mod chore;
 pub mod clock;
 pub mod entropy;
 pub mod files;
+pub mod http;
 pub mod model;
 pub mod person;
 pub mod pool;
