@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::builtin::{bash, batch, edit, git, ls, process, read, search, task, write};
+use crate::builtin::{bash, batch, edit, git, ls, patch, process, read, search, task, write};
 use crate::tool::Tool;
 use crate::workspace::WorkspaceCapabilities;
 
@@ -31,7 +31,7 @@ pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOption
         tools.push(write::tool());
     }
     if read && write {
-        tools.push(edit::tool());
+        tools.extend([edit::tool(), patch::tool()]);
     }
     if exec {
         tools.push(Arc::new(bash::BashTool::new(options.environment.clone())));
@@ -70,11 +70,11 @@ mod tests {
 
     #[test]
     fn each_tool_is_there_when_its_needs_are_met() {
-        let all = ["bash", "batch", "edit", "ls", "process", "read", "search", "task", "write"];
+        let all = ["bash", "batch", "edit", "ls", "patch", "process", "read", "search", "task", "write"];
         assert_eq!(names(true, true, true, true), all);
         assert_eq!(names(true, false, false, true), ["batch", "ls", "read", "search", "task"]);
         assert_eq!(names(false, true, false, false), ["batch", "task", "write"]);
-        assert_eq!(names(true, true, false, false), ["batch", "edit", "ls", "read", "task", "write"]);
+        assert_eq!(names(true, true, false, false), ["batch", "edit", "ls", "patch", "read", "task", "write"]);
         assert_eq!(names(false, false, true, false), ["bash", "batch", "process", "task"]);
         assert_eq!(names(false, false, false, false), ["batch", "task"]);
         let git = WorkspaceCapabilities { git: true, ..WorkspaceCapabilities::read_only() };
