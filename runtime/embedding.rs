@@ -79,7 +79,7 @@ struct Parts {
     log: Option<FactLog>,
     processes: Arc<dyn Processes>,
     environment: BTreeMap<String, String>,
-    schemas: SchemaCache,
+    schemas: Arc<SchemaCache>,
     registries: DashMap<(WorkspaceCapabilities, bool), Arc<Registry>>,
     /// What searches know of their roots, shared by all sessions.
     indexes: Arc<ResidentIndexes>,
@@ -137,6 +137,7 @@ pub struct RuntimeBuilder {
     store: Option<Arc<dyn Store>>,
     retention: Option<RetentionLimits>,
     search_cache: Option<PathBuf>,
+    schemas: Arc<SchemaCache>,
 }
 
 /// Most bytes of artifacts that are kept in memory, where no folder is given.
@@ -257,6 +258,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Shares compiled argument schemas with other runtimes: compiling those of all tools takes longer than all the
+    /// rest of a start.
+    #[must_use]
+    pub fn schemas(mut self, schemas: Arc<SchemaCache>) -> Self {
+        self.schemas = schemas;
+        self
+    }
+
     /// Starts the supervision tree.
     ///
     /// # Errors
@@ -296,7 +305,7 @@ impl RuntimeBuilder {
             log,
             processes: self.processes,
             environment: self.environment,
-            schemas: SchemaCache::default(),
+            schemas: self.schemas,
             registries: DashMap::new(),
             indexes: Arc::new(ResidentIndexes::new(self.search_cache)),
         };
@@ -322,6 +331,7 @@ impl Runtime {
             store: None,
             retention: None,
             search_cache: None,
+            schemas: Arc::default(),
         }
     }
 
@@ -493,6 +503,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn folder(mut self, folder: impl AsRef<Path>) -> Self {
         self.place = Some(Place::Folder(folder.as_ref().to_owned()));
+        self
+    }
+
+    /// The workspace to work in, open already, for a session that is opened again: refused when it is another one
+    /// than it was.
+    #[must_use]
+    pub fn over(mut self, workspace: Workspace) -> Self {
+        self.place = Some(Place::Workspace(workspace));
         self
     }
 

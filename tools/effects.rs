@@ -4,6 +4,7 @@
 //! random numbers, processes, sockets, the environment) everywhere but in these files.
 
 pub mod blobs;
+pub mod blocking;
 pub mod clock;
 pub mod entropy;
 pub mod files;
