@@ -5,6 +5,7 @@
 //! written, without `exec` there is no command runner.
 
 mod beneath;
+mod landing;
 mod leftover;
 mod note;
 mod read_only;
@@ -12,6 +13,8 @@ mod replacement;
 mod transaction;
 
 pub mod local;
+pub mod memory;
+pub mod object_store;
 pub mod seen;
 
 use std::path::PathBuf;
@@ -42,6 +45,11 @@ impl WorkspaceCapabilities {
     /// Everything.
     pub fn local_default() -> Self {
         Self { read: true, write: true, exec: true, search: true, git: true }
+    }
+
+    /// Reading and writing files, and nothing else.
+    pub fn read_write() -> Self {
+        Self { read: true, write: true, exec: false, search: false, git: false }
     }
 
     /// Reading and searching alone.

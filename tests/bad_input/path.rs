@@ -18,6 +18,9 @@ fn calls(path: &str) -> Vec<(&'static str, Value)> {
         ("write", json!({"file_path": path, "content": "written"})),
         ("write", json!({"file_path": path, "content": "written", "mode": "append", "expected_offset": SECRET.len()})),
         ("edit", json!({"file_path": path, "old_string": "outside", "new_string": "inside"})),
+        ("patch", json!({"file_path": path, "diff": "@@ -1 +1 @@\n-what\n+new\n"})),
+        ("patch", json!({"diff": format!("--- /dev/null\n+++ {path}\n@@ -0,0 +1 @@\n+new\n")})),
+        ("patch", json!({"diff": format!("diff --git a/x b/x\nrename from safe\nrename to {path}\n")})),
         ("ls", json!({ "path": path })),
         ("search", json!({"mode": "grep", "query": "outside", "path": path})),
         ("search", json!({"mode": "glob", "query": "**/*", "path": path})),
@@ -168,6 +171,10 @@ async fn a_folder_that_is_swapped_for_a_link_lets_nothing_out() {
             ("write", json!({"file_path": "d/x", "content": format!("round {round}")})),
             ("write", json!({"file_path": format!("d/new-{round}"), "content": "new"})),
             ("edit", json!({"file_path": "d/x", "old_string": "stands", "new_string": "fell"})),
+            (
+                "patch",
+                json!({"diff": format!("--- /dev/null\n+++ b/d/n{round}\n@@ -0,0 +1 @@\n+n\n--- /dev/null\n+++ b/o{round}\n@@ -0,0 +1 @@\n+o\n")}),
+            ),
             ("search", json!({"mode": "grep", "query": "stands", "path": "d"})),
         ] {
             let result = session.tool(tool, arguments).await.unwrap();

@@ -25,6 +25,10 @@ fn calls() -> Vec<(&'static str, Value)> {
         ("search", json!({"mode": "bm25", "query": "content"})),
         ("write", json!({"file_path": "file", "content": "new\n"})),
         ("edit", json!({"file_path": "file", "old_string": "old", "new_string": "new"})),
+        (
+            "patch",
+            json!({"diff": "--- a/file\n+++ b/file\n@@ -1 +1 @@\n-the old content of the file\n+the patched one\n"}),
+        ),
         ("bash", json!({"command": "echo hi"})),
         ("git", json!({"command": "status"})),
         (
@@ -68,6 +72,7 @@ fn check_file(world: &World, tool: &str, result: Option<&CallResult>) {
     let new = match tool {
         "write" => "new\n".to_owned(),
         "edit" => OLD.replace("old", "new"),
+        "patch" => "the patched one\n".to_owned(),
         _ => OLD.to_owned(),
     };
     match result {

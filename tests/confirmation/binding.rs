@@ -48,11 +48,12 @@ async fn a_file_that_did_not_change_is_asked_about_once() {
 /// What was shown is not what would be changed: the person is asked again, about what is there now.
 #[tokio::test]
 async fn a_file_that_changed_is_asked_about_again() {
-    for tool in ["write", "edit"] {
+    for tool in ["write", "edit", "patch"] {
         let world = World::new().await;
         let session = opened(&world).await;
         let arguments = match tool {
             "write" => write(),
+            "patch" => json!({"diff": "--- a/f\n+++ b/f\n@@ -1 +1 @@\n-as shown\n+patched\n"}),
             _ => json!({"file_path": "f", "old_string": "shown", "new_string": "edited"}),
         };
         let call = governed(&session, tool, arguments);

@@ -62,21 +62,30 @@ impl<'r> Replacing<'r> {
     /// Does it; `enter` is told the folder before anything is written there.
     pub(super) fn run(&self, enter: impl Fn(&OwnedFd)) -> Result<FileStat, FileError> {
         for _ in 0..RACES_MAX {
-            let target = self.beneath.canonical(self.asked)?;
-            let Some(name) = target.name() else {
-                return Err(FileError::NotAFile { path: self.asked.to_string(), kind: "folder" });
-            };
-            let above = target.parent().unwrap_or_else(WorkspacePath::root);
-            let folder = match self.folder(&above) {
-                Err(Errno::LOOP) => continue,
-                Err(errno) => return Err(self.folder_error(&above, errno)),
-                Ok(folder) => folder,
-            };
+            let (target, folder) = self.place()?;
+            let name = target.name().unwrap_or_default();
             enter(&folder);
             match self.write_beside(&folder, name) {
                 Ok(stat) => return Ok(stat),
                 Err(Halt::Failed(error)) => return Err(error),
                 Err(Halt::Raced) => {}
+            }
+        }
+        Err(self.fail("replace", Errno::LOOP))
+    }
+
+    /// The target without links, which is never the root, and its open folder.
+    pub(super) fn place(&self) -> Result<(WorkspacePath, OwnedFd), FileError> {
+        for _ in 0..RACES_MAX {
+            let target = self.beneath.canonical(self.asked)?;
+            if target.is_root() {
+                return Err(FileError::NotAFile { path: self.asked.to_string(), kind: "folder" });
+            }
+            let above = target.parent().unwrap_or_else(WorkspacePath::root);
+            match self.folder(&above) {
+                Err(Errno::LOOP) => {}
+                Err(errno) => return Err(self.folder_error(&above, errno)),
+                Ok(folder) => return Ok((target, folder)),
             }
         }
         Err(self.fail("replace", Errno::LOOP))
@@ -132,7 +141,7 @@ impl<'r> Replacing<'r> {
             Temp::create(folder, before.is_none()).map_err(|errno| self.fail("create a file beside", errno))?;
         temp.file.write_all(self.wanted.bytes).map_err(|source| self.io("write", source))?;
         if let Some(old) = &before {
-            temp.take_after(old).map_err(|errno| self.fail("set the mode of", errno))?;
+            take_after(&temp.file, old).map_err(|errno| self.fail("set the mode of", errno))?;
         }
         temp.file.sync_all().map_err(|source| self.io("sync", source))?;
 
@@ -142,7 +151,7 @@ impl<'r> Replacing<'r> {
         if let Some(old) = &now
             && before.as_ref().is_none_or(|before| owner_and_mode(before) != owner_and_mode(old))
         {
-            temp.take_after(old).map_err(|errno| self.fail("set the mode of", errno))?;
+            take_after(&temp.file, old).map_err(|errno| self.fail("set the mode of", errno))?;
         }
         self.put(&mut temp, folder, name)?;
         let stat = rustix::fs::fstat(&temp.file).map_err(|errno| self.fail("stat", errno))?;
@@ -245,25 +254,6 @@ impl<F: AsFd> Temp<F> {
         }
         Err(Errno::EXIST)
     }
-
-    /// Takes owner and mode after the file that it replaces. Bits that act for the owner are dropped when the
-    /// owner cannot be kept.
-    pub(super) fn take_after(&self, old: &Stat) -> Result<(), Errno> {
-        let now = rustix::fs::fstat(&self.file)?;
-        let mut mode = old.st_mode & 0o7777;
-        if (now.st_uid, now.st_gid) != (old.st_uid, old.st_gid) {
-            let owned =
-                rustix::fs::fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)));
-            if owned.is_err() {
-                mode &= 0o777;
-                if rustix::fs::fchown(&self.file, None, Some(Gid::from_raw(old.st_gid))).is_err() {
-                    // The group's rights were given to another group.
-                    mode &= !0o070 | ((mode & 0o007) << 3);
-                }
-            }
-        }
-        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
-    }
 }
 
 impl<F: AsFd> Drop for Temp<F> {
@@ -272,6 +262,24 @@ impl<F: AsFd> Drop for Temp<F> {
             let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
         }
     }
+}
+
+/// Gives a file the owner and the mode of the one that it replaces. Bits that act for the owner are dropped when the
+/// owner cannot be kept.
+pub(super) fn take_after(file: &File, old: &Stat) -> Result<(), Errno> {
+    let now = rustix::fs::fstat(file)?;
+    let mut mode = old.st_mode & 0o7777;
+    if (now.st_uid, now.st_gid) != (old.st_uid, old.st_gid) {
+        let owned = rustix::fs::fchown(file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)));
+        if owned.is_err() {
+            mode &= 0o777;
+            if rustix::fs::fchown(file, None, Some(Gid::from_raw(old.st_gid))).is_err() {
+                // The group's rights were given to another group.
+                mode &= !0o070 | ((mode & 0o007) << 3);
+            }
+        }
+    }
+    rustix::fs::fchmod(file, Mode::from_raw_mode(mode))
 }
 
 fn owner_and_mode(stat: &Stat) -> (u32, u32, u32) {
@@ -287,7 +295,7 @@ pub(super) fn harmless(errno: Errno) -> Result<(), Errno> {
 }
 
 /// Waits for the turn of one path in this process.
-fn lock(folder: &OwnedFd, name: &OsStr) -> MutexGuard<'static, ()> {
+pub(super) fn lock(folder: &OwnedFd, name: &OsStr) -> MutexGuard<'static, ()> {
     lock_stripe(stripe(folder, name))
 }
 

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::beneath::{Beneath, RACES_MAX, not_a_file};
 use super::leftover;
 use super::note::{Mark, Note, NotedStep};
-use super::replacement::{Halt, Replacing, Temp, harmless, lock_stripe, stripe};
+use super::replacement::{Halt, Replacing, Temp, harmless, lock_stripe, stripe, take_after};
 use crate::effects::files::together::{FileChange, TogetherError};
 use crate::effects::files::{Expected, FileError, Replacement};
 use crate::workspace_path::WorkspacePath;
@@ -106,7 +106,7 @@ impl<'t> Transaction<'t> {
                     .map_err(|errno| fail("create a file beside", errno))?;
                 temp.file.write_all(bytes).map_err(|source| io("write", source))?;
                 if let Some(old) = &old {
-                    temp.take_after(old).map_err(|errno| fail("set the mode of", errno))?;
+                    take_after(&temp.file, old).map_err(|errno| fail("set the mode of", errno))?;
                 }
                 if let Some(mode) = mode {
                     let mode = Mode::from_raw_mode(mode & 0o7777);
@@ -480,7 +480,7 @@ fn copy(folder: &Rc<OwnedFd>, name: &OsStr, kept: &str, old: &Stat) -> Result<()
         };
         temp.file.write_all(&buffer[..read]).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     }
-    temp.take_after(old)?;
+    take_after(&temp.file, old)?;
     rustix::fs::fsync(&temp.file)?;
     rename_to_new(folder, temp.name.as_str(), folder, kept)?;
     temp.named = false;

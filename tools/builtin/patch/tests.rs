@@ -9,8 +9,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::super::testing::{call, context, faults};
-use super::super::{patch, read};
+use super::super::testing::{WatchedFiles, call, context, faults};
+use super::super::{edit, patch, read, write};
 use crate::cancellation::CancelReason;
 use crate::context::ToolContext;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
@@ -332,4 +332,34 @@ async fn large_contents_are_told_by_previews_and_kept_beside() {
     assert!(facts["before"].as_str().unwrap().len() <= 8 * 1024);
     let kept: Vec<_> = done.sides.iter().map(|side| (side.side, side.at.as_str(), side.text.len())).collect();
     assert_eq!(kept[3], ("after", "/files/1/change/after", 100_000));
+}
+
+// Bad input: a disk that is full or read-only, a folder that may not be written: typed for each tool, nothing touched.
+#[tokio::test]
+async fn a_disk_that_refuses_is_told_by_every_tool_that_writes() {
+    use std::io::ErrorKind;
+    let root = tempfile::tempdir().unwrap();
+    put(root.path(), "f", "a\n");
+    put(root.path(), "g", "a\n");
+    let before = state(root.path());
+    for refusal in [ErrorKind::StorageFull, ErrorKind::ReadOnlyFilesystem, ErrorKind::PermissionDenied] {
+        let mut watched = WatchedFiles::of(root.path());
+        watched.refusal = Some(refusal);
+        let ctx = watched.context();
+        let calls = [
+            (write::tool(), json!({"file_path": "f", "content": "b\n"})),
+            (write::tool(), json!({"file_path": "f", "content": "b\n", "mode": "append", "expected_offset": 2})),
+            (edit::tool(), json!({"file_path": "f", "old_string": "a", "new_string": "b"})),
+            (patch::tool(), json!({"diff": one_line("f", "a", "b")})),
+            (patch::tool(), json!({"diff": format!("{}{}", one_line("f", "a", "b"), one_line("g", "a", "b"))})),
+            (patch::tool(), json!({"diff": "--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n"})),
+        ];
+        for (tool, arguments) in calls {
+            let refused = call(tool.as_ref(), &ctx, arguments.clone()).await;
+            let kind = serde_json::to_value(refused.error.as_ref().unwrap()).unwrap()["type"].clone();
+            let expected = if refusal == ErrorKind::StorageFull { "transport" } else { "unsupported" };
+            assert_eq!(kind, expected, "{refusal:?} {arguments}: {}", refused.output);
+            assert_eq!(state(root.path()), before, "{refusal:?} {arguments}");
+        }
+    }
 }

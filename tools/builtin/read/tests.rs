@@ -292,12 +292,16 @@ async fn a_second_read_begins_near_its_window_and_finds_the_same() {
             let before = read_bytes.load(Ordering::Relaxed);
             let again = call(warm.as_ref(), &ctx, arguments).await;
             let cost = read_bytes.load(Ordering::Relaxed) - before;
-            assert_eq!(again.output, cold.output, "{name} at {offset}");
+            // Only how many lines there are may be known by then.
+            let lines = |outcome: &ToolOutcome| outcome.output.split("\n[").next().unwrap().to_owned();
+            assert_eq!(lines(&again), lines(&cold), "{name} at {offset}");
+            assert_eq!(range(&again)["next_offset"], range(&cold)["next_offset"]);
             all.push(cost);
         }
-        // The first one passes all of the file; every later one no more than a buffer and a stride.
-        assert!(all[0] >= bytes.len() as u64, "{all:?}");
-        assert!(all[1..].iter().all(|cost| *cost <= 2 * super::BUFFER_BYTES as u64 + 256 * 1024), "{name}: {all:?}");
+        // The first one passes nearly all of the file; every later one no more than a stride and its buffers.
+        let few = 3 * super::BUFFER_BYTES as u64;
+        assert!(all[0] + few >= bytes.len() as u64, "{all:?}");
+        assert!(all[1..].iter().all(|cost| *cost <= few), "{name}: {all:?}");
     }
 }
 

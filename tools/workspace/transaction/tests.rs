@@ -12,7 +12,7 @@ use std::process::Command;
 
 use crate::digest::Digest;
 use crate::effects::files::together::FileChange;
-use crate::effects::files::{Expected, FileError, Files as _};
+use crate::effects::files::{Expected, FileError, Files as _, Replacement};
 use crate::workspace::local::LocalFiles;
 use crate::workspace_path::WorkspacePath;
 
@@ -313,4 +313,85 @@ fn a_note_of_a_stranger_does_nothing() {
         assert!(!name.exists());
         assert_eq!(tree(outer.path()), before);
     }
+}
+
+/// Runs something in a mount namespace of its own, on a file system of this size in bytes; needs root, as the tests of
+/// the levels of containment do.
+fn on_small_disk(bytes: usize, work: impl FnOnce(&Path) + Send) {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    let root = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        let there = scope.spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+            let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+            mount("none", root.path(), "tmpfs", MountFlags::empty(), options.as_c_str()).unwrap();
+            work(root.path());
+        });
+        there.join().unwrap();
+    });
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "the mount was nobody else's");
+}
+
+/// Bad input: a disk that is full, then one that is read-only.
+#[test]
+fn a_full_disk_and_one_that_is_read_only_leave_everything_as_it_was() {
+    on_small_disk(1 << 20, |root| {
+        prepare(root);
+        let before = tree(root);
+        let files = LocalFiles::open(root).unwrap().0;
+        let large = vec![b'x'; 700 << 10];
+        let put = |name: &str| FileChange::Put { path: path(name), bytes: &large, expected: Expected::Any, mode: None };
+        // Each would fit alone, both together do not.
+        let failed = files.change_together(&[put("a"), put("d/b")], &|| true).unwrap_err();
+        assert_eq!(failed.index, Some(1));
+        assert!(
+            matches!(&*failed.error, FileError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull)
+        );
+        assert_eq!(tree(root), before);
+        let larger = vec![b'x'; 2 << 20];
+        let replacement = Replacement { bytes: &larger, expected: Expected::Any, create_folders: false };
+        let full = files.replace(&path("a"), &replacement).unwrap_err();
+        assert!(matches!(&full, FileError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull));
+        assert_eq!(tree(root), before);
+        rustix::mount::mount_remount(root, rustix::mount::MountFlags::RDONLY, "").unwrap();
+        let failed = files.change_together(&changes(), &|| true).unwrap_err();
+        let is_read_only = |error: &FileError| matches!(error, FileError::Io { source, .. } if source.kind() == std::io::ErrorKind::ReadOnlyFilesystem);
+        assert!(is_read_only(&failed.error), "{failed}");
+        let replacement = Replacement { bytes: b"x", expected: Expected::Any, create_folders: false };
+        assert!(is_read_only(&files.replace(&path("a"), &replacement).unwrap_err()));
+        assert_eq!(tree(root), before);
+    });
+}
+
+/// Bad input: a folder that this user may not write, and a file that it may not read.
+#[test]
+fn what_the_user_may_not_write_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    prepare(root.path());
+    fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
+    let before = tree(root.path());
+    std::thread::scope(|scope| {
+        let there = scope.spawn(|| {
+            // This thread alone becomes somebody else.
+            let nobody = rustix::process::Uid::from_raw(65_534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            let files = LocalFiles::open(root.path()).unwrap().0;
+            let failed = files.change_together(&changes(), &|| true).unwrap_err();
+            assert!(
+                matches!(&*failed.error, FileError::Io { source, .. }
+                if source.kind() == std::io::ErrorKind::PermissionDenied),
+                "{failed}"
+            );
+            // Mode 0750: not even to be read.
+            let unread = files.open(&path("a")).err().unwrap();
+            assert!(
+                matches!(&unread, FileError::Io { source, .. }
+                if source.kind() == std::io::ErrorKind::PermissionDenied),
+                "{unread}"
+            );
+        });
+        there.join().unwrap();
+    });
+    assert_eq!(tree(root.path()), before);
 }
