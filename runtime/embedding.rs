@@ -33,6 +33,7 @@ use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::registry::{Registry, RegistryError};
 use toolwarden_tools::schema::SchemaCache;
 use toolwarden_tools::tool::Tool;
+use toolwarden_tools::web::ssrf::Origin;
 use toolwarden_tools::workspace::seen::SeenFiles;
 use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
 
@@ -79,7 +80,8 @@ struct Parts {
     processes: Arc<dyn Processes>,
     environment: BTreeMap<String, String>,
     schemas: SchemaCache,
-    registries: DashMap<(WorkspaceCapabilities, bool), Arc<Registry>>,
+    /// By capabilities, whether files can come in pieces, and whether there are no tools of the host's own.
+    registries: DashMap<(WorkspaceCapabilities, bool, bool), Arc<Registry>>,
 }
 
 /// Why a runtime or a session cannot be made.
@@ -133,6 +135,7 @@ pub struct RuntimeBuilder {
     make_sink: MakeSink,
     store: Option<Arc<dyn Store>>,
     retention: Option<RetentionLimits>,
+    allowed_origins: Vec<Origin>,
 }
 
 /// Most bytes of artifacts that are kept in memory, where no folder is given.
@@ -245,6 +248,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Lets tools ask this origin although it is not on the public internet; may be called again for more. Without it
+    /// everything private is refused, this machine included.
+    #[must_use]
+    pub fn allow_origin(mut self, origin: Origin) -> Self {
+        self.allowed_origins.push(origin);
+        self
+    }
+
     /// Starts the supervision tree.
     ///
     /// # Errors
@@ -276,6 +287,7 @@ impl RuntimeBuilder {
             sanitiser: Arc::new(sanitiser.with_provider(self.security_provider)),
             artifacts: Arc::new(ArtifactStore::new(blobs, self.artifact_limits)),
             live: DashMap::new(),
+            allowed_origins: Arc::new(self.allowed_origins.into_iter().collect()),
         });
         let tree = SupervisionTree::start(&kernel, self.make_sink, log.as_ref()).await?;
         let parts = Parts {
@@ -308,6 +320,7 @@ impl Runtime {
             make_sink: Arc::new(|| None),
             store: None,
             retention: None,
+            allowed_origins: Vec::new(),
         }
     }
 
@@ -769,7 +782,8 @@ impl Parts {
         agents: &Agents,
         custom: Vec<Arc<dyn Tool>>,
     ) -> Result<Arc<Registry>, RegistryError> {
-        let key = (workspace.capabilities(), custom.is_empty());
+        let takes_pieces = workspace.files().takes_pieces();
+        let key = (workspace.capabilities(), takes_pieces, custom.is_empty());
         if let Some(known) = self.registries.get(&key)
             && custom.is_empty()
         {
@@ -778,6 +792,7 @@ impl Parts {
         let options = CatalogOptions {
             environment: self.environment.clone(),
             agents: agents.iter().map(|agent| (agent.name.clone(), agent.purpose.clone())).collect(),
+            takes_pieces,
         };
         let shared = custom.is_empty();
         let builtin = builtin_tools(workspace.capabilities(), options);

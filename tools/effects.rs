@@ -9,6 +9,7 @@ pub mod entropy;
 pub mod files;
 pub mod http;
 pub mod processes;
+pub mod resolver;
 pub mod store;
 
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub struct Effects {
     pub entropy: Arc<dyn entropy::Entropy>,
     /// The network, as far as it speaks HTTP.
     pub http: Arc<dyn http::Http>,
+    /// What names stand for in the network.
+    pub resolver: Arc<dyn resolver::Resolver>,
 }
 
 impl Effects {
@@ -31,6 +34,7 @@ impl Effects {
             clock: Arc::new(clock::SystemClock::new()),
             entropy: Arc::new(entropy::SystemEntropy),
             http: Arc::new(http::system::SystemHttp::new()),
+            resolver: Arc::new(resolver::SystemResolver),
         }
     }
 }
