@@ -480,6 +480,14 @@ impl SessionBuilder {
         self
     }
 
+    /// The workspace to work in, open already, for a session that is opened again: refused when it is another one than
+    /// it was.
+    #[must_use]
+    pub fn workspace(mut self, workspace: Workspace) -> Self {
+        self.place = Some(Place::Workspace(workspace));
+        self
+    }
+
     /// What may be done in the workspace; everything, when not said.
     #[must_use]
     pub fn capabilities(mut self, capabilities: WorkspaceCapabilities) -> Self {

@@ -1,5 +1,6 @@
 //! Ways to end a download half-way: no temp file, no half file, and what was there is there.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::json;
@@ -8,6 +9,14 @@ use toolwarden_tools::cancellation::CancelReason;
 
 use crate::server::{End, Reply, Server, bytes, download, parts};
 use crate::support::until;
+
+/// Where the built program stands: beside the folder of the test's own executable.
+fn program() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let path = own.parent().and_then(Path::parent).unwrap().join("toolwarden");
+    assert!(path.is_file(), "{} is missing: run `cargo build -p toolwarden-cli` first", path.display());
+    path
+}
 
 /// Gives the head and half of the body, and holds the connection.
 async fn half(body: Vec<u8>, several: bool) -> Server {
@@ -61,7 +70,8 @@ async fn ended_half_way_nothing_is_left_and_the_target_is_as_it_was() {
                 let kind = serde_json::to_value(&result.error_kind).unwrap();
                 assert_eq!(kind["type"], json!(expected), "{way:?}: {}", result.output);
             }
-            let names: Vec<_> = std::fs::read_dir(world.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            let names: Vec<_> =
+                std::fs::read_dir(world.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
             assert_eq!(names, ["f"], "{way:?}");
             assert_eq!(std::fs::read(world.path().join("f")).unwrap(), b"old", "{way:?}");
             if way != Way::ShutDown {
@@ -79,7 +89,7 @@ async fn a_killed_process_leaves_nothing() {
     let server = half(bytes(5 * 1024 * 1024), false).await;
     let folder = tempfile::tempdir().unwrap();
     let arguments = json!({"url": server.url("/big.bin")}).to_string();
-    let program = crate::support::program();
+    let program = program();
     let mut command = Command::new(program);
     command.args(["call", "download", &arguments, "--allow-origin", &server.origin, "--workspace"]).arg(folder.path());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -27,7 +27,13 @@ async fn a_name_that_the_server_chooses_is_one_name() {
             "/back" => "attachment; filename=\"..\\\\..\\\\y\"",
             "/nul" => "attachment; filename*=UTF-8''a%00b",
             "/dot" => "attachment; filename=.",
-            "/long" => return Reply::new("200 OK", &[("Content-Disposition", &format!("attachment; filename={}.bin", "n".repeat(300)))], b"x"),
+            "/long" => {
+                return Reply::new(
+                    "200 OK",
+                    &[("Content-Disposition", &format!("attachment; filename={}.bin", "n".repeat(300)))],
+                    b"x",
+                );
+            }
             "/git" => "attachment; filename=.git",
             "/link" => "attachment; filename=link",
             "/taken" => "attachment; filename=taken",
@@ -41,9 +47,15 @@ async fn a_name_that_the_server_chooses_is_one_name() {
     let outside = tempfile::tempdir().unwrap();
     symlink(outside.path().join("made"), world.path().join("link")).unwrap();
     std::fs::write(world.path().join("taken"), "mine").unwrap();
-    for (target, name) in
-        [("/up", ".profile"), ("/root", "x"), ("/back", "y"), ("/nul", "ab"), ("/dot", "dot"), ("/git", "git"), ("/a%20b.txt?x=1", "a b.txt")]
-    {
+    for (target, name) in [
+        ("/up", ".profile"),
+        ("/root", "x"),
+        ("/back", "y"),
+        ("/nul", "ab"),
+        ("/dot", "dot"),
+        ("/git", "git"),
+        ("/a%20b.txt?x=1", "a b.txt"),
+    ] {
         let result = download(&session, json!({"url": server.url(target)})).await;
         assert_eq!(result.metadata.get("file_path"), Some(&json!(name)), "{target}: {}", result.output);
         assert_eq!(std::fs::read(world.path().join(name)).unwrap(), b"x");
@@ -83,7 +95,8 @@ async fn an_existing_file_is_replaced_only_when_that_is_asked() {
     assert_eq!(done.metadata["overwritten"], json!(true));
     assert_eq!(std::fs::read(&path).unwrap(), b"new");
     // The session knows what it wrote.
-    let edited = session.tool("edit", json!({"file_path": "f", "old_string": "new", "new_string": "own"})).await.unwrap();
+    let edited =
+        session.tool("edit", json!({"file_path": "f", "old_string": "new", "new_string": "own"})).await.unwrap();
     assert!(edited.is_success(), "{}", edited.output);
     for (place, words) in [("d", "is a folder"), (".git/x", ".git"), ("../x", "leaves"), ("f/x", "f is not a folder")] {
         std::fs::create_dir_all(world.path().join("d")).unwrap();
@@ -159,7 +172,8 @@ async fn two_downloads_to_one_name_do_not_mix() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_is_asked_about_a_name_that_the_server_chose() {
-    let server = Server::start(|_| Reply::new("200 OK", &[("Content-Disposition", "attachment; filename=.env")], b"x")).await;
+    let server =
+        Server::start(|_| Reply::new("200 OK", &[("Content-Disposition", "attachment; filename=.env")], b"x")).await;
     let world = server.world().await;
     let policy = PermissionPolicy::from_toml("allow = ['download']\ndeny = ['write(.env)']", "p").unwrap();
     let session = world.session().policy(policy).open().await.unwrap();

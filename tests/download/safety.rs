@@ -11,7 +11,9 @@ async fn private_addresses_are_refused_before_anything_is_sent_or_made() {
     let port = server.origin.rsplit(':').next().unwrap().to_owned();
     let world = World::new().await;
     let session = world.open().await;
-    for host in ["127.0.0.1", "2130706433", "0x7f.1", "127.1", "[::ffff:127.0.0.1]", "localhost", "LOCALHOST.", "a.localhost"] {
+    for host in
+        ["127.0.0.1", "2130706433", "0x7f.1", "127.1", "[::ffff:127.0.0.1]", "localhost", "LOCALHOST.", "a.localhost"]
+    {
         let url = format!("http://{host}:{port}/x");
         let result = download(&session, json!({"url": url, "file_path": "d/f"})).await;
         let kind = serde_json::to_value(&result.error_kind).unwrap();

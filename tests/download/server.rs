@@ -203,7 +203,10 @@ async fn serve(
 
 /// Bytes that say where they belong: no two places of a file look alike.
 pub(crate) fn bytes(count: usize) -> Vec<u8> {
-    (0..count.div_ceil(8)).flat_map(|word| (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).take(count).collect()
+    (0..count.div_ceil(8))
+        .flat_map(|word| (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
+        .take(count)
+        .collect()
 }
 
 /// Calls `download` as the host itself.

@@ -71,10 +71,7 @@ async fn a_server_without_parts_is_asked_once() {
 }
 
 /// Answers the probe in order and every other part through `odd`.
-async fn odd_parts(
-    body: &[u8],
-    odd: impl Fn(&Asked, &[u8], usize, usize) -> Reply + Send + Sync + 'static,
-) -> Server {
+async fn odd_parts(body: &[u8], odd: impl Fn(&Asked, &[u8], usize, usize) -> Reply + Send + Sync + 'static) -> Server {
     let source = body.to_vec();
     Server::start(move |asked| match asked.range() {
         Some((first, Some(last))) if last > 0 => odd(asked, &source, first, last),
@@ -137,14 +134,21 @@ async fn a_part_that_breaks_goes_on_where_it_stood() {
             let whole = part(source, (first, last), &range);
             // The first answer of each piece gives its head and a half of its bytes.
             let half = whole.bytes.len() - (last - first) / 2;
-            if first.is_multiple_of(4096) { Reply { bytes: whole.bytes[..half].to_vec(), ..whole }.ending(end) } else { parts(asked, source, "\"one\"") }
+            if first.is_multiple_of(4096) {
+                Reply { bytes: whole.bytes[..half].to_vec(), ..whole }.ending(end)
+            } else {
+                parts(asked, source, "\"one\"")
+            }
         })
         .await;
         let (result, content) = fetched(&server, "/", json!({"connections": 2})).await;
         assert!(result.is_success() && content.unwrap() == body, "{end:?}: {}", result.output);
         assert_eq!(result.metadata["strategy"], json!("parallel_range"), "{end:?}");
         let asked = server.asked();
-        assert!(asked.len() >= 5 && asked[1..].iter().all(|asked| asked.field("if-range") == Some("\"one\"")), "{end:?}");
+        assert!(
+            asked.len() >= 5 && asked[1..].iter().all(|asked| asked.field("if-range") == Some("\"one\"")),
+            "{end:?}"
+        );
     }
 }
 
@@ -267,7 +271,8 @@ async fn slow_bodies_and_bodies_of_unknown_length_are_whole() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn empty_files_and_servers_that_refuse_a_probe() {
-    let empty = Server::start(|_| Reply::new("416 Range Not Satisfiable", &[("Content-Range", "bytes */0")], b"")).await;
+    let empty =
+        Server::start(|_| Reply::new("416 Range Not Satisfiable", &[("Content-Range", "bytes */0")], b"")).await;
     let (result, content) = fetched(&empty, "/", json!({})).await;
     assert!(result.is_success() && content.unwrap().is_empty(), "{}", result.output);
     for status in ["403 Forbidden", "405 Method Not Allowed", "416 Range Not Satisfiable"] {

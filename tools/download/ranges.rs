@@ -158,7 +158,7 @@ mod tests {
         for total in [1, 4 << 20, (4 << 20) + 1, 1 << 30, 8 << 30] {
             for connections in 1..=4 {
                 let bytes = piece_bytes(total, connections);
-                assert!(bytes.is_multiple_of(4096) && bytes >= 2 << 20 && bytes <= 64 << 20, "{total} {connections}");
+                assert!(bytes.is_multiple_of(4096) && (2 << 20..=64 << 20).contains(&bytes), "{total} {connections}");
                 assert!(total.div_ceil(bytes) <= 128);
             }
         }
