@@ -34,6 +34,7 @@ use toolwarden_tools::registry::{Registry, RegistryError};
 use toolwarden_tools::schema::SchemaCache;
 use toolwarden_tools::search::resident_index::ResidentIndexes;
 use toolwarden_tools::tool::Tool;
+use toolwarden_tools::web::ssrf::Origin;
 use toolwarden_tools::workspace::seen::SeenFiles;
 use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
 
@@ -80,7 +81,8 @@ struct Parts {
     processes: Arc<dyn Processes>,
     environment: BTreeMap<String, String>,
     schemas: Arc<SchemaCache>,
-    registries: DashMap<(WorkspaceCapabilities, bool), Arc<Registry>>,
+    /// By capabilities, whether files can come in pieces, and whether there are no tools of the host's own.
+    registries: DashMap<(WorkspaceCapabilities, bool, bool), Arc<Registry>>,
     /// What searches know of their roots, shared by all sessions.
     indexes: Arc<ResidentIndexes>,
 }
@@ -138,6 +140,7 @@ pub struct RuntimeBuilder {
     retention: Option<RetentionLimits>,
     search_cache: Option<PathBuf>,
     schemas: Arc<SchemaCache>,
+    allowed_origins: Vec<Origin>,
 }
 
 /// Most bytes of artifacts that are kept in memory, where no folder is given.
@@ -266,6 +269,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Lets tools ask this origin although it is not on the public internet; may be called again for more. Without it
+    /// everything private is refused, this machine included.
+    #[must_use]
+    pub fn allow_origin(mut self, origin: Origin) -> Self {
+        self.allowed_origins.push(origin);
+        self
+    }
+
     /// Starts the supervision tree.
     ///
     /// # Errors
@@ -297,6 +308,7 @@ impl RuntimeBuilder {
             sanitiser: Arc::new(sanitiser.with_provider(self.security_provider)),
             artifacts: Arc::new(ArtifactStore::new(blobs, self.artifact_limits)),
             live: DashMap::new(),
+            allowed_origins: Arc::new(self.allowed_origins.into_iter().collect()),
         });
         let tree = SupervisionTree::start(&kernel, self.make_sink, log.as_ref()).await?;
         let parts = Parts {
@@ -332,6 +344,7 @@ impl Runtime {
             retention: None,
             search_cache: None,
             schemas: Arc::default(),
+            allowed_origins: Vec::new(),
         }
     }
 
@@ -816,7 +829,8 @@ impl Parts {
         agents: &Agents,
         custom: Vec<Arc<dyn Tool>>,
     ) -> Result<Arc<Registry>, RegistryError> {
-        let key = (workspace.capabilities(), custom.is_empty());
+        let takes_pieces = workspace.files().takes_pieces();
+        let key = (workspace.capabilities(), takes_pieces, custom.is_empty());
         if let Some(known) = self.registries.get(&key)
             && custom.is_empty()
         {
@@ -826,6 +840,7 @@ impl Parts {
             environment: self.environment.clone(),
             agents: agents.iter().map(|agent| (agent.name.clone(), agent.purpose.clone())).collect(),
             indexes: Some(Arc::clone(&self.indexes)),
+            takes_pieces,
         };
         let shared = custom.is_empty();
         let builtin = builtin_tools(workspace.capabilities(), options);

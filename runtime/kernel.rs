@@ -36,6 +36,8 @@ use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::{Needs, Tool};
+use toolwarden_tools::web::Web;
+use toolwarden_tools::web::ssrf::AllowedOrigins;
 use toolwarden_tools::workspace::Workspace;
 
 use crate::call_result::CallResult;
@@ -83,6 +85,8 @@ pub struct Kernel {
     pub artifacts: Arc<ArtifactStore>,
     /// Calls on their way now; order reaches nothing.
     pub live: DashMap<InvocationId, LiveCall>,
+    /// Private origins that tools may ask.
+    pub allowed_origins: Arc<AllowedOrigins>,
 }
 
 /// A call on its way.
@@ -616,6 +620,11 @@ fn context(
         clock: Arc::clone(&kernel.effects.clock),
         progress,
         spool,
+        web: needs.web.then(|| Web {
+            http: Arc::clone(&kernel.effects.http),
+            resolver: Arc::clone(&kernel.effects.resolver),
+            allowed: Arc::clone(&kernel.allowed_origins),
+        }),
         invoke: needs.invoke.then(|| Arc::new(nested()) as _),
         delegate: match &scope.children {
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),

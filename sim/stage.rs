@@ -35,6 +35,7 @@ use crate::twins::http::PretendedHttp;
 use crate::twins::model::PretendedModel;
 use crate::twins::pool::PretendedPool;
 use crate::twins::processes::PretendedProcesses;
+use crate::twins::resolver::PretendedResolver;
 use crate::twins::store::PretendedStore;
 
 use self::host::Host;
@@ -145,7 +146,12 @@ impl Twins {
             false => PermissionPolicy::from_toml(text, "play"),
         };
         Ok(Self {
-            effects: Effects { clock: Arc::clone(&clock) as _, entropy, http: Arc::new(http) },
+            effects: Effects {
+                clock: Arc::clone(&clock) as _,
+                entropy,
+                http: Arc::new(http),
+                resolver: Arc::new(PretendedResolver),
+            },
             processes: PretendedProcesses::new(fate.clone(), files.clone(), faults.processes),
             store: play.keeps.then(|| Arc::new(PretendedStore::new(fate.clone(), faults.store))),
             blobs: Arc::new(PretendedBlobs::new(fate.clone(), Arc::clone(&clock) as _, faults.blobs)),

@@ -76,7 +76,12 @@ fn approved(id: &str) -> EventKind {
 }
 
 fn agent_end() -> EventKind {
-    EventKind::AgentEnd { text: String::new(), usage: Default::default(), status: "completed".to_owned() }
+    EventKind::AgentEnd {
+        text: String::new(),
+        usage: Default::default(),
+        status: "completed".to_owned(),
+        verification_summary: None,
+    }
 }
 
 /// Shows all watchers these sights and then what is left; gives the name of the first that complains.

@@ -56,6 +56,7 @@ pub struct ObjectFiles {
     shared: Arc<Shared>,
     /// The signal of the call that these accesses are made for, if any.
     cancel: Option<Cancellation>,
+    walk_entries_max: u64,
 }
 
 struct Shared {
@@ -104,13 +105,19 @@ impl ObjectFiles {
             secrets: access.secrets(),
             versions: Mutex::default(),
         };
-        let files = Self { shared: Arc::new(shared), cancel: None };
+        let files = Self { shared: Arc::new(shared), cancel: None, walk_entries_max: WALK_ENTRIES_MAX };
         // A bucket that is not there gives the same answer as a file that is not there; here they are told apart.
         match files.first_page(&WorkspacePath::root(), 1) {
             Ok(_) => Ok(files),
             Err(FileError::NotFound { .. }) => Err(FileError::WorkspaceMissing { root: place.to_string() }.into()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The same files, of which one search looks at no more names than this; what it leaves out is said.
+    #[must_use]
+    pub fn walking_at_most(self, entries: u64) -> Self {
+        Self { walk_entries_max: entries, ..self }
     }
 
     /// Waits for a request of the store.
@@ -303,7 +310,7 @@ impl Files for ObjectFiles {
     }
 
     fn walk_entries_max(&self) -> Option<u64> {
-        Some(WALK_ENTRIES_MAX)
+        Some(self.walk_entries_max)
     }
 
     fn bound_to(&self, cancel: &Cancellation) -> Option<Arc<dyn Files>> {
