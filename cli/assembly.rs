@@ -408,6 +408,9 @@ pub(crate) async fn start_runtime(
         .secrets(with.environment.secrets())
         .event_sink(move || events_file.as_ref().and_then(EventsFile::sink));
     builder = parts.allow_origin.into_iter().fold(builder, RuntimeBuilder::allow_origin);
+    if let Some(cache) = with.environment.cache_folder() {
+        builder = builder.search_cache(cache);
+    }
     if let Some(processes) = parts.processes {
         builder = builder.processes(processes);
     }
@@ -442,7 +445,7 @@ async fn open_session(
             let builder = if resumption.accepts_damage { builder.accept_damage() } else { builder };
             match (place, workspace) {
                 (Some(place), _) if BucketArgs::is_bucket(place) => {
-                    builder.workspace(plan.bucket.open(place, &with.environment)?)
+                    builder.over(plan.bucket.open(place, &with.environment)?)
                 }
                 (_, Some(workspace)) => builder.folder(workspace),
                 _ => builder,

@@ -12,6 +12,7 @@ pub mod download;
 pub mod edit;
 pub mod git;
 pub mod ls;
+pub mod patch;
 pub mod process;
 pub mod read;
 pub mod search;

@@ -37,9 +37,15 @@ fn folders_are_there_because_something_lies_in_them() {
     let files = files(&format!("{address}/p"));
     let shown = |at: &str| -> Vec<String> {
         let entries = files.list_sized(&path(at)).unwrap();
-        entries.iter().map(|sized| format!("{} {} {:?}", sized.entry.kind.as_str(), sized.entry.path, sized.size_bytes)).collect()
+        entries
+            .iter()
+            .map(|sized| format!("{} {} {:?}", sized.entry.kind.as_str(), sized.entry.path, sized.size_bytes))
+            .collect()
     };
-    assert_eq!(shown("."), ["dir a None", "file a b é Some(5)", "dir a-b None", "file a.txt Some(5)", "dir empty None"]);
+    assert_eq!(
+        shown("."),
+        ["dir a None", "file a b é Some(5)", "dir a-b None", "file a.txt Some(5)", "dir empty None"]
+    );
     assert_eq!(shown("a"), ["dir a/b None"]);
     assert!(shown("empty").is_empty());
     assert_eq!(content(&files, "a b é"), b"12345");
@@ -64,7 +70,10 @@ fn a_change_names_the_version_that_it_was_made_against() {
     replace(&ours, "f", b"one", Expected::Absent).unwrap();
     assert!(matches!(replace(&ours, "f", b"x", Expected::Absent), Err(FileError::Exists { .. })));
     let other = replace(&ours, "f", b"x", Expected::Content(Digest::of(b"other"))).unwrap_err();
-    assert!(matches!(&other, FileError::Changed { actual, .. } if *actual == Digest::of(b"one").to_string()), "{other}");
+    assert!(
+        matches!(&other, FileError::Changed { actual, .. } if *actual == Digest::of(b"one").to_string()),
+        "{other}"
+    );
     let gone = replace(&ours, "g", b"x", Expected::Content(Digest::of(b"other"))).unwrap_err();
     assert!(matches!(&gone, FileError::Changed { actual, .. } if actual == "absent"), "{gone}");
     // Ours is remembered, theirs came in between: only the store can tell.
@@ -124,10 +133,13 @@ fn errors_say_what_to_do_and_show_no_keys() {
         object_store::open(&place, access, WorkspaceCapabilities::local_default()).map(|_| ()).unwrap_err()
     };
     let missing = open("s3://no-such-bucket", &access());
-    assert!(matches!(&missing, BucketError::Files(FileError::WorkspaceMissing { root }) if root == "s3://no-such-bucket"));
+    assert!(
+        matches!(&missing, BucketError::Files(FileError::WorkspaceMissing { root }) if root == "s3://no-such-bucket")
+    );
     let timeout = Some(std::time::Duration::from_secs(20));
     // Nobody listens there: port 1 is never given out.
-    let nobody = open("s3://data", &BucketAccess { endpoint: Some("http://127.0.0.1:1".to_owned()), timeout, ..access() });
+    let nobody =
+        open("s3://data", &BucketAccess { endpoint: Some("http://127.0.0.1:1".to_owned()), timeout, ..access() });
     for error in [missing.to_string(), nobody.to_string()] {
         assert!(!error.contains(SECRET) && !error.contains("test-key"), "{error}");
     }
