@@ -138,9 +138,9 @@ pub struct RuntimeBuilder {
     make_sink: MakeSink,
     store: Option<Arc<dyn Store>>,
     retention: Option<RetentionLimits>,
+    allowed_origins: Vec<Origin>,
     search_cache: Option<PathBuf>,
     schemas: Arc<SchemaCache>,
-    allowed_origins: Vec<Origin>,
 }
 
 /// Most bytes of artifacts that are kept in memory, where no folder is given.
@@ -253,6 +253,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Lets tools ask this origin although it is not on the public internet; may be called again for more. Without it
+    /// everything private is refused, this machine included.
+    #[must_use]
+    pub fn allow_origin(mut self, origin: Origin) -> Self {
+        self.allowed_origins.push(origin);
+        self
+    }
+
     /// The folder in which indexes of searched workspaces are kept, so that the next process finds them; made when
     /// the first search has ended. Without this they are kept in memory as far as they fit there.
     #[must_use]
@@ -266,14 +274,6 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn schemas(mut self, schemas: Arc<SchemaCache>) -> Self {
         self.schemas = schemas;
-        self
-    }
-
-    /// Lets tools ask this origin although it is not on the public internet; may be called again for more. Without it
-    /// everything private is refused, this machine included.
-    #[must_use]
-    pub fn allow_origin(mut self, origin: Origin) -> Self {
-        self.allowed_origins.push(origin);
         self
     }
 
@@ -342,9 +342,9 @@ impl Runtime {
             make_sink: Arc::new(|| None),
             store: None,
             retention: None,
+            allowed_origins: Vec::new(),
             search_cache: None,
             schemas: Arc::default(),
-            allowed_origins: Vec::new(),
         }
     }
 
@@ -839,8 +839,8 @@ impl Parts {
         let options = CatalogOptions {
             environment: self.environment.clone(),
             agents: agents.iter().map(|agent| (agent.name.clone(), agent.purpose.clone())).collect(),
-            indexes: Some(Arc::clone(&self.indexes)),
             takes_pieces,
+            indexes: Some(Arc::clone(&self.indexes)),
         };
         let shared = custom.is_empty();
         let builtin = builtin_tools(workspace.capabilities(), options);

@@ -132,6 +132,7 @@ impl Twins {
         let clock = Arc::new(PretendedClock::new(fate.clone()));
         let entropy = Arc::new(PretendedEntropy::new());
         let http = PretendedHttp::new(fate.clone(), play.pages.iter().cloned(), faults.http);
+        let resolver = PretendedResolver::new(fate.clone(), faults.http);
         let files = PretendedFiles::new(fate.clone(), faults.files);
         for (path, text) in &play.files {
             files.put(path, text.as_bytes());
@@ -150,7 +151,7 @@ impl Twins {
                 clock: Arc::clone(&clock) as _,
                 entropy,
                 http: Arc::new(http),
-                resolver: Arc::new(PretendedResolver),
+                resolver: Arc::new(resolver),
             },
             processes: PretendedProcesses::new(fate.clone(), files.clone(), faults.processes),
             store: play.keeps.then(|| Arc::new(PretendedStore::new(fate.clone(), faults.store))),

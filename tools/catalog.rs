@@ -19,10 +19,10 @@ pub struct CatalogOptions {
     /// The agents that `task` tells the model of: name, and what it is for. A call is checked against the agents
     /// that there are when it is made.
     pub agents: Vec<(String, String)>,
-    /// What `search` keeps in memory of the roots it searches; without it, every search is from scratch.
-    pub indexes: Option<Arc<ResidentIndexes>>,
     /// Whether files can come in pieces there ([`crate::effects::files::Files::takes_pieces`]), as downloads do.
     pub takes_pieces: bool,
+    /// What `search` keeps in memory of the roots it searches; without it, every search is from scratch.
+    pub indexes: Option<Arc<ResidentIndexes>>,
 }
 
 /// The built-in tools of a workspace with these capabilities, in a fixed order.

@@ -8,6 +8,8 @@ pub mod content_range;
 pub mod file_name;
 pub mod retry;
 
+#[cfg(test)]
+mod field_fuzz;
 mod probe;
 mod promote;
 mod ranges;
@@ -29,6 +31,7 @@ use self::retry::{ATTEMPTS_MAX, RETRY_AFTER_MAX, asked_wait, backoff};
 use self::sink::{Alive, Closed, Sink};
 use crate::cancellation::Cancellation;
 use crate::digest::Digest;
+use crate::effects::blocking::{Lost, off_thread};
 use crate::effects::clock::Clock;
 use crate::effects::files::{Expected, FileError, NewFile};
 use crate::effects::http::{HttpBody, HttpError, HttpHeaders, HttpResponse};
@@ -391,13 +394,15 @@ fn of_body(error: &HttpError) -> Failure {
 /// Makes room for a file whose size is known, off the workers of the runtime.
 async fn reserve(to: &Destination, bytes: u64) -> Result<(), Failure> {
     let held = to.clone();
-    let reserved = tokio::task::spawn_blocking(move || {
+    let reserved = off_thread(move || {
         let Destination { file, alive: _alive } = held;
         file.reserve(bytes)
     });
     match reserved.await {
         Ok(reserved) => reserved.map_err(|error| Failure::Final(error.into())),
-        Err(_ended) => Err(Failure::Closed),
+        // A bug stays a bug, whichever thread it shows on.
+        Err(Lost::Panicked(panic)) => std::panic::resume_unwind(panic),
+        Err(Lost::Ended) => Err(Failure::Closed),
     }
 }
 

@@ -33,7 +33,7 @@ async fn only_what_a_store_can_give_is_offered() {
     let world = World::new().await;
     let session = over(&world, &bucket()).await;
     let offered = names(&session);
-    for there in ["read", "write", "edit", "ls", "search", "batch", "task"] {
+    for there in ["read", "write", "edit", "patch", "ls", "search", "batch", "task"] {
         assert!(offered.iter().any(|name| name == there), "{there} of {offered:?}");
     }
     for missing in ["bash", "process", "git", "download"] {
@@ -101,6 +101,11 @@ async fn files_are_listed_read_written_and_edited() {
     let appended = json!({"file_path": "new/deep.txt", "content": "y\n", "mode": "append", "expected_offset": 2});
     assert!(call(&session, "write", appended).await.is_success());
     assert_eq!(call(&session, "read", json!({"file_path": "new/deep.txt"})).await.output, "     1\tx\n     2\ty\n");
+    let diff = "--- a/new/deep.txt\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-x\n-y\n--- /dev/null\n+++ b/new/other.txt\n@@ -0,0 +1 @@\n+z\n";
+    let patched = call(&session, "patch", json!({"diff": diff})).await;
+    assert!(patched.is_success(), "{}", patched.output);
+    assert_eq!(call(&session, "read", json!({"file_path": "new/other.txt"})).await.output, "     1\tz\n");
+    assert!(!call(&session, "read", json!({"file_path": "new/deep.txt"})).await.is_success());
     let missing = call(&session, "read", json!({"file_path": "none"})).await;
     assert_eq!(serde_json::to_value(&missing.error_kind).unwrap()["type"], json!("not_found"));
     world.at_rest(&[&session]).await;

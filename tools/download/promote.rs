@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Destination, DownloadError, Got};
 use crate::cancellation::{CancelReason, Cancellation};
+use crate::effects::blocking::{Lost, off_thread};
 use crate::effects::files::{Expected, FileError};
 
 pub(super) async fn promote(
@@ -21,7 +22,7 @@ pub(super) async fn promote(
     let caller_gone = Gone::default();
     let (file, alive, cancel) = (Arc::clone(&to.file), to.alive.clone(), cancel.clone());
     let gone = Arc::clone(&caller_gone.0);
-    let put = tokio::task::spawn_blocking(move || {
+    let put = off_thread(move || {
         let _alive = alive;
         let goes_on = || match cancel.reason() {
             Some(reason) => Err(reason.clone()),
@@ -32,13 +33,12 @@ pub(super) async fn promote(
     });
     match put.await {
         Ok(put) => Ok(put.map(|_stat| ())?),
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_shut_down) => {
-                let (op, path, reason) = ("write", String::new(), CancelReason::Shutdown);
-                Err(FileError::Stopped { op, path, reason }.into())
-            }
-        },
+        // A bug stays a bug, whichever thread it shows on.
+        Err(Lost::Panicked(panic)) => std::panic::resume_unwind(panic),
+        Err(Lost::Ended) => {
+            let (op, path, reason) = ("write", String::new(), CancelReason::Shutdown);
+            Err(FileError::Stopped { op, path, reason }.into())
+        }
     }
 }
 
