@@ -8,6 +8,7 @@ pub mod clock;
 pub mod entropy;
 pub mod files;
 pub mod folder_watch;
+pub mod http;
 pub mod processes;
 pub mod store;
 
@@ -20,11 +21,17 @@ pub struct Effects {
     pub clock: Arc<dyn clock::Clock>,
     /// Randomness, for ids.
     pub entropy: Arc<dyn entropy::Entropy>,
+    /// The network, as far as it speaks HTTP.
+    pub http: Arc<dyn http::Http>,
 }
 
 impl Effects {
     /// The real world.
     pub fn real() -> Self {
-        Self { clock: Arc::new(clock::SystemClock::new()), entropy: Arc::new(entropy::SystemEntropy) }
+        Self {
+            clock: Arc::new(clock::SystemClock::new()),
+            entropy: Arc::new(entropy::SystemEntropy),
+            http: Arc::new(http::system::SystemHttp::new()),
+        }
     }
 }
