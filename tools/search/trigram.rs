@@ -261,6 +261,7 @@ impl Knowledge {
     /// Files that nothing is known of, at most `limit`; they count as being read from now on.
     pub fn claim(&mut self, limit: usize) -> Vec<WorkspacePath> {
         let mut claimed = Vec::new();
+        let by_name = !self.scatter;
         if self.scatter {
             let mut walk = TreeWalk::start(&self.tree, ROOT, None);
             while claimed.len() < limit {
@@ -282,7 +283,10 @@ impl Knowledge {
             }
         }
         self.begin(&claimed);
-        claimed.retain(|path| self.tree.content_at(path) == Some(Content::Pending));
+        if by_name {
+            // What was touched may have gone since.
+            claimed.retain(|path| self.tree.content_at(path) == Some(Content::Pending));
+        }
         claimed
     }
 
