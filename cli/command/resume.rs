@@ -10,9 +10,7 @@ use toolwarden::run::RunLimits;
 use super::ask::{conclude, question};
 use super::{CommandError, End};
 use crate::artifacts::ArtifactArgs;
-use crate::assembly::{
-    Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_model, load_policy, parse_timeout,
-};
+use crate::assembly::{Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_policy, parse_timeout};
 use crate::containment::Level;
 use crate::sandbox::SandboxArgs;
 use crate::terminal::Screen;
@@ -83,7 +81,7 @@ pub(crate) async fn resume(args: ResumeArgs, with: &Surroundings) -> Result<End,
         workspace: args.workspace.as_deref(),
         events: args.events.as_deref(),
         policy: args.policy.as_deref().map(load_policy).transpose()?,
-        model: args.model.as_deref().map(load_model).transpose()?,
+        model: args.model.as_deref().map(|model| with.model(model)).transpose()?,
         runs: RunLimits { timeout: args.timeout, ..RunLimits::default() },
         tool_timeout: None,
         artifacts: args.artifacts.to_keep(&with.environment).map_err(AssemblyError::from)?,
