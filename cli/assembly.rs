@@ -378,6 +378,9 @@ pub(crate) async fn start_runtime(
         .secrets(secrets)
         .model_retries(catalog.config().retries)
         .event_sink(move || events_file.as_ref().and_then(EventsFile::sink));
+    if let Some(cache) = with.environment.cache_folder() {
+        builder = builder.search_cache(cache);
+    }
     if let Some(processes) = parts.processes {
         builder = builder.processes(processes);
     }

@@ -57,6 +57,8 @@ const EVERYWHERE: [&str; 17] = [
     "a question that nobody answered",
     "a refused child",
     "a slot that crossed its withdrawal",
+    "a slot taken in passing",
+    "a slot taken in passing that somebody waits for",
     "a wish that died with its node",
     "an abandoned body",
     "an aborted body",

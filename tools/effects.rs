@@ -7,6 +7,7 @@ pub mod blobs;
 pub mod clock;
 pub mod entropy;
 pub mod files;
+pub mod folder_watch;
 pub mod http;
 pub mod processes;
 pub mod store;
