@@ -54,6 +54,7 @@ use crate::governance::skill::Narrowed;
 use crate::guarded_files::GuardedFiles;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
+use crate::models::gate::ModelGate;
 use crate::proposal::{Passage, Passed, Proposal, Stopped, short_name};
 use crate::refusal::Refusal;
 use crate::scope::Scope;
@@ -79,6 +80,8 @@ pub struct Kernel {
     pub confirmations: Confirmations,
     /// Where slots are lent.
     pub lanes: Lanes,
+    /// The way to models.
+    pub models: ModelGate,
     /// What takes secrets out.
     pub sanitiser: Arc<Sanitiser>,
     /// Where the whole of what was shown in part is kept.
