@@ -30,6 +30,11 @@ impl Environment {
         Self { variables: std::env::vars_os().filter_map(text).collect() }
     }
 
+    /// All of them, for what is reached by their usual names.
+    pub(crate) fn variables(&self) -> &BTreeMap<String, String> {
+        &self.variables
+    }
+
     /// What commands may see.
     pub(crate) fn for_commands(&self) -> BTreeMap<String, String> {
         allowed_environment(self.variables.clone())

@@ -8,8 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use toolwarden_tools::cancellation::Cancellation;
+use toolwarden_tools::effects::files::together::{FileChange, TogetherError};
 use toolwarden_tools::effects::files::{
-    FileError, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement, SizedEntry,
+    Expected, FileError, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement, SizedEntry,
 };
 use toolwarden_tools::tool::{Lane, Subject};
 use toolwarden_tools::workspace_path::WorkspacePath;
@@ -127,5 +128,13 @@ impl Files for GuardedFiles {
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         self.files.replace(path, replacement)
+    }
+
+    fn remove(&self, path: &WorkspacePath, expected: &Expected) -> Result<(), FileError> {
+        self.files.remove(path, expected)
+    }
+
+    fn change_together(&self, changes: &[FileChange<'_>], go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        self.files.change_together(changes, go_on)
     }
 }

@@ -35,6 +35,7 @@ fn context(root: &Path) -> ToolContext {
         invoke: None,
         delegate: None,
         background: None,
+        web: None,
     }
 }
 

@@ -20,8 +20,12 @@ use rustix::io::Errno;
 use super::beneath::{Beneath, RACES_MAX, kind_of, not_a_file, stat_of};
 use super::landing::Landing;
 use super::replacement::Replacing;
-use super::{Commands, Workspace, WorkspaceCapabilities, leftover};
-use crate::effects::files::{FileError, FileKind, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement};
+use super::transaction::Transaction;
+use super::{Commands, Workspace, WorkspaceCapabilities, leftover, note};
+use crate::effects::files::together::{FileChange, TogetherError};
+use crate::effects::files::{
+    Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement,
+};
 use crate::effects::processes::Processes;
 use crate::workspace_path::WorkspacePath;
 
@@ -69,6 +73,8 @@ impl LocalFiles {
         let absolute = std::fs::canonicalize(root).map_err(fail)?;
         let dir = Dir::open_ambient_dir(&absolute, ambient_authority()).map_err(fail)?;
         let files = Self { beneath: Arc::new(Beneath::new(dir, absolute.as_os_str())), swept: Mutex::default() };
+        // First: what was cut off half-way is put right before anything is looked at.
+        note::recover(&files.beneath);
         files.sweep_once(files.beneath.root());
         Ok((files, absolute))
     }
@@ -234,6 +240,15 @@ impl Files for LocalFiles {
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         Replacing::new(&self.beneath, path, replacement).run(|folder| self.sweep_once(folder))
     }
+
+    fn remove(&self, path: &WorkspacePath, expected: &Expected) -> Result<(), FileError> {
+        let change = FileChange::Remove { path: path.clone(), expected: expected.clone() };
+        self.change_together(std::slice::from_ref(&change), &|| true).map_err(|failed| *failed.error)
+    }
+
+    fn change_together(&self, changes: &[FileChange<'_>], go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        Transaction::run(&self.beneath, changes, go_on, &|folder| self.sweep_once(folder))
+    }
 }
 
 fn changed_unix_ns(stat: &rustix::fs::Stat) -> i128 {
@@ -312,11 +327,9 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::{
-        FileError, FileKind, Files as _, Links, LocalFiles, Replacement, WorkspaceCapabilities, WorkspacePath,
+        Expected, FileError, FileKind, Files as _, Links, LocalFiles, Replacement, WorkspaceCapabilities, WorkspacePath,
     };
     use crate::digest::Digest;
-    use crate::effects::files::Expected;
-
     fn path(text: &str) -> WorkspacePath {
         WorkspacePath::parse(text, "").unwrap()
     }
@@ -581,7 +594,7 @@ mod tests {
     fn leftovers_of_the_dead_are_swept() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("a/b")).unwrap();
-        let me = crate::workspace::leftover::temp_name(0);
+        let me = crate::workspace::leftover::name(".tmp");
         let parts: Vec<&str> = me.trim_end_matches(".tmp").split('-').collect();
         let dead = format!("{}-{}-{}-1-0.tmp", parts[0], parts[1], parts[2]);
         for folder in ["", "a", "a/b"] {

@@ -8,7 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::cancellation::Cancellation;
-use crate::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement, SizedEntry};
+use crate::effects::files::together::{FileChange, TogetherError};
+use crate::effects::files::{
+    Expected, FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement, SizedEntry,
+};
 use crate::workspace_path::WorkspacePath;
 
 /// The same files without their way to be replaced.
@@ -65,6 +68,17 @@ impl Files for ReadOnlyFiles {
 
     fn replace(&self, path: &WorkspacePath, _replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         Err(refused(path))
+    }
+
+    fn remove(&self, path: &WorkspacePath, _expected: &Expected) -> Result<(), FileError> {
+        Err(refused(path))
+    }
+
+    fn change_together(&self, changes: &[FileChange<'_>], _go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        match changes.first() {
+            Some(first) => Err(TogetherError::before_anything(0, refused(first.path()))),
+            None => Ok(()),
+        }
     }
 }
 
