@@ -38,6 +38,8 @@ const MEMORY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const DISK_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// How long nothing is done after a change, for more to come with it.
 const QUIET: Duration = Duration::from_millis(300);
+/// In how many steps that is waited for; a wake ends one.
+const QUIET_STEPS: u32 = 6;
 /// How often the tree is read anew after changes were lost, before the index is given up.
 const RESTARTS_MAX: usize = 16;
 /// A file that changed so shortly before it was read could change again without a new stamp, in nanoseconds.
@@ -143,15 +145,18 @@ impl<'a> Indexer<'a> {
     /// Waits for a change, and then until it is quiet.
     fn wait(&self, watch: &impl std::os::fd::AsFd) {
         let wake = &self.shared.wake;
-        let mut both = [PollFd::new(watch, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
-        if self.shared.has_unknown() || self.stop.is_given() {
-            return;
+        if !self.shared.has_unknown() && !self.stop.is_given() {
+            let mut both = [PollFd::new(watch, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+            let _interrupted = rustix::event::poll(&mut both, None);
         }
-        let _interrupted = rustix::event::poll(&mut both, None);
-        let _empty = rustix::io::read(wake, &mut [0; 8]);
-        if !self.stop.is_given() {
-            let quiet = Timespec { tv_sec: 0, tv_nsec: QUIET.subsec_nanos().into() };
-            let _interrupted = rustix::event::poll(&mut [PollFd::new(wake, PollFlags::IN)], Some(&quiet));
+        // A file that changes all the time is read again at this pace, whoever wakes.
+        let step = Timespec { tv_sec: 0, tv_nsec: (QUIET / QUIET_STEPS).subsec_nanos().into() };
+        for _ in 0..QUIET_STEPS {
+            if self.stop.is_given() {
+                return;
+            }
+            let _empty = rustix::io::read(wake, &mut [0; 8]);
+            let _interrupted = rustix::event::poll(&mut [PollFd::new(wake, PollFlags::IN)], Some(&step));
         }
     }
 
@@ -199,9 +204,8 @@ impl<'a> Indexer<'a> {
             // Read before the files are: what is younger than this is too young.
             let now = self.cache.as_ref().and_then(|cache| cache.now_unix_ns().ok());
             let claimed = self.shared.with_knowledge(|known| Ok(known.claim(CLAIM_FILES)))?;
-            if claimed.is_empty() {
-                break;
-            }
+            // What changes while the rest is read waits for the next turn, else one busy file would never let it end.
+            let is_last = claimed.len() < CLAIM_FILES;
             let mut settled = Vec::new();
             for path in claimed {
                 if self.stop.is_given() {
@@ -224,8 +228,10 @@ impl<'a> Indexer<'a> {
                 }
             }
             self.shared.with_knowledge(|known| known.settle(&settled))?;
+            if is_last {
+                return self.flush();
+            }
         }
-        self.flush()
     }
 
     /// Makes a segment of what was gathered.
