@@ -36,6 +36,8 @@ use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::{Needs, Tool};
+use toolwarden_tools::web::Web;
+use toolwarden_tools::web::ssrf::AllowedOrigins;
 use toolwarden_tools::workspace::Workspace;
 
 use crate::call_result::CallResult;
@@ -52,6 +54,7 @@ use crate::governance::skill::Narrowed;
 use crate::guarded_files::GuardedFiles;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
+use crate::models::gate::ModelGate;
 use crate::proposal::{Passage, Passed, Proposal, Stopped, short_name};
 use crate::refusal::Refusal;
 use crate::scope::Scope;
@@ -77,12 +80,16 @@ pub struct Kernel {
     pub confirmations: Confirmations,
     /// Where slots are lent.
     pub lanes: Lanes,
+    /// The way to models.
+    pub models: ModelGate,
     /// What takes secrets out.
     pub sanitiser: Arc<Sanitiser>,
     /// Where the whole of what was shown in part is kept.
     pub artifacts: Arc<ArtifactStore>,
     /// Calls on their way now; order reaches nothing.
     pub live: DashMap<InvocationId, LiveCall>,
+    /// Private origins that tools may ask.
+    pub allowed_origins: Arc<AllowedOrigins>,
 }
 
 /// A call on its way.
@@ -616,6 +623,11 @@ fn context(
         clock: Arc::clone(&kernel.effects.clock),
         progress,
         spool,
+        web: needs.web.then(|| Web {
+            http: Arc::clone(&kernel.effects.http),
+            resolver: Arc::clone(&kernel.effects.resolver),
+            allowed: Arc::clone(&kernel.allowed_origins),
+        }),
         invoke: needs.invoke.then(|| Arc::new(nested()) as _),
         delegate: match &scope.children {
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),

@@ -1,4 +1,11 @@
-//! The reader of diffs under libFuzzer.
+//! Any diff and any file.
+
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| toolwarden_fuzz::diff(data));
+use libfuzzer_sys::fuzz_target;
+use toolwarden_tools::builtin::patch::{diff, splice};
+
+#[path = "../targets/diff.rs"]
+mod target;
+
+fuzz_target!(|input: &[u8]| target::check(input));

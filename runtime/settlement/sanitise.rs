@@ -9,7 +9,7 @@ mod control;
 pub mod stream;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use aho_corasick::packed;
 use memchr::memmem;
@@ -110,6 +110,30 @@ pub enum SanitiserError {
     Pattern(#[from] regex::Error),
 }
 
+/// What every sanitiser looks for, compiled once: that takes longer than all the rest of a runtime's start.
+struct Builtin {
+    private_key: Regex,
+    credentials: Regex,
+    shape_words: Option<packed::Searcher>,
+    shapes: Regex,
+}
+
+static BUILTIN: LazyLock<Result<Builtin, regex::Error>> = LazyLock::new(|| {
+    Ok(Builtin {
+        private_key: Regex::new(PRIVATE_KEY)?,
+        credentials: Regex::new(CREDENTIALS)?,
+        shape_words: packed::Searcher::new(SECRET_SHAPES.iter().flat_map(|(words, _)| *words)),
+        shapes: shapes_with(&[])?,
+    })
+});
+
+/// The usual shapes and these.
+fn shapes_with(patterns: &[String]) -> Result<Regex, regex::Error> {
+    let builtin = SECRET_SHAPES.iter().map(|(_, shape)| *shape);
+    let shapes = builtin.chain(patterns.iter().map(String::as_str)).map(|shape| format!("(?:{shape})"));
+    Regex::new(&shapes.collect::<Vec<String>>().join("|"))
+}
+
 impl Sanitiser {
     /// Looks for the usual shapes, for these exact values, and for these further patterns.
     ///
@@ -122,12 +146,10 @@ impl Sanitiser {
         for pattern in patterns {
             Regex::new(pattern)?;
         }
-        let builtin = SECRET_SHAPES.iter().map(|(_, shape)| *shape);
-        let shapes: Vec<String> =
-            builtin.chain(patterns.iter().map(String::as_str)).map(|shape| format!("(?:{shape})")).collect();
-        let shape_words = match patterns {
-            [] => packed::Searcher::new(SECRET_SHAPES.iter().flat_map(|(words, _)| *words)),
-            _ => None,
+        let builtin = BUILTIN.as_ref().map_err(Clone::clone)?;
+        let (shape_words, shapes) = match patterns {
+            [] => (builtin.shape_words.clone(), builtin.shapes.clone()),
+            _ => (None, shapes_with(patterns)?),
         };
         let mut secrets = secrets;
         // The longest first, so that a secret within a secret leaves no remainder.
@@ -135,11 +157,11 @@ impl Sanitiser {
         Ok(Self {
             secrets: secrets.iter().map(|secret| memmem::Finder::new(secret).into_owned()).collect(),
             private_key_word: memmem::Finder::new(PRIVATE_KEY_WORD),
-            private_key: Regex::new(PRIVATE_KEY)?,
+            private_key: builtin.private_key.clone(),
             credentials_word: memmem::Finder::new(CREDENTIALS_WORD),
-            credentials: Regex::new(CREDENTIALS)?,
+            credentials: builtin.credentials.clone(),
             shape_words,
-            shapes: Regex::new(&shapes.join("|"))?,
+            shapes,
             secret_bytes_min: secrets.iter().map(String::len).min().unwrap_or(usize::MAX),
             has_own_patterns: !patterns.is_empty(),
             broken_secrets: secrets

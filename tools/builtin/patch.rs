@@ -262,4 +262,6 @@ fn refused(failed: &TogetherError, stop: &Stop) -> Box<ToolOutcome> {
 }
 
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 mod tests;
