@@ -11,6 +11,7 @@ pub(crate) mod fork;
 pub(crate) mod resume;
 pub(crate) mod sessions;
 pub(crate) mod tools;
+pub(crate) mod verify;
 pub(crate) mod verify_evidence;
 
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use thiserror::Error;
 use toolwarden::session::SessionError;
+use toolwarden::session::verify::VerifyError;
 use toolwarden::settlement::proof::ProofError;
 use toolwarden_tools::effects::blobs::BlobError;
 
@@ -39,6 +41,8 @@ pub(crate) enum Command {
     Tools(tools::ToolsArgs),
     /// Read the whole of outputs that were shown in part
     Artifact(artifact::ArtifactCommandArgs),
+    /// Run commands that say whether work is done
+    Verify(verify::VerifyArgs),
     /// Check what a result says about itself
     VerifyEvidence(verify_evidence::VerifyEvidenceArgs),
     /// Show what this machine lets toolwarden do, and why not more
@@ -86,6 +90,9 @@ pub(crate) enum CommandError {
     /// The session did not take the work.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The session could not verify.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
     /// A result cannot be written as JSON.
     #[error("the result cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
@@ -100,6 +107,7 @@ impl CommandError {
             Self::Input(_) | Self::Usage(_) | Self::Artifacts(_) => true,
             Self::Proof(error) => !matches!(error, ProofError::Lost | ProofError::NotText | ProofError::Io(_)),
             Self::Assembly(error) => error.is_usage(),
+            Self::Verify(error) => matches!(error, VerifyError::Plan(_)),
             Self::Blob(_) | Self::Session(_) | Self::Json(_) | Self::Output(_) => false,
         }
     }
@@ -112,6 +120,7 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Call(args) => call::call(args, with).await,
         Command::Tools(args) => tools::list(args, with).await,
         Command::Artifact(args) => artifact::artifact(args, with),
+        Command::Verify(args) => verify::verify(args, with).await,
         Command::VerifyEvidence(args) => verify_evidence::verify_evidence(&args, with),
         Command::Doctor(args) => doctor::examine(args, with).await,
         Command::Sessions(args) => sessions::list(args, with).await,

@@ -36,6 +36,8 @@ use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::{Needs, Tool};
+use toolwarden_tools::web::Web;
+use toolwarden_tools::web::ssrf::AllowedOrigins;
 use toolwarden_tools::workspace::Workspace;
 
 use crate::call_result::CallResult;
@@ -83,6 +85,8 @@ pub struct Kernel {
     pub artifacts: Arc<ArtifactStore>,
     /// Calls on their way now; order reaches nothing.
     pub live: DashMap<InvocationId, LiveCall>,
+    /// Private origins that tools may ask.
+    pub allowed_origins: Arc<AllowedOrigins>,
 }
 
 /// A call on its way.
@@ -173,11 +177,21 @@ impl Kernel {
 
     /// Cancels one call of a top session, or all of them; returns whether there was any.
     pub fn cancel_calls(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
-        let mut any = false;
-        for mut live in self.live.iter_mut() {
-            if live.root_session != *root_session || call.is_some_and(|id| id != live.key()) {
-                continue;
+        let ids = match call {
+            Some(id) => vec![id.clone()],
+            None => {
+                let of_session = self.live.iter().filter(|live| live.root_session == *root_session);
+                let mut ids: Vec<InvocationId> = of_session.map(|live| live.key().clone()).collect();
+                // Who is told first is seen in the order of the endings: the map's order must not decide it.
+                ids.sort_unstable();
+                ids
             }
+        };
+        let mut any = false;
+        for id in ids {
+            let Some(mut live) = self.live.get_mut(&id).filter(|live| live.root_session == *root_session) else {
+                continue;
+            };
             any = true;
             match &mut live.reach {
                 Reach::Proposed { cancel } => {
@@ -609,6 +623,11 @@ fn context(
         clock: Arc::clone(&kernel.effects.clock),
         progress,
         spool,
+        web: needs.web.then(|| Web {
+            http: Arc::clone(&kernel.effects.http),
+            resolver: Arc::clone(&kernel.effects.resolver),
+            allowed: Arc::clone(&kernel.allowed_origins),
+        }),
         invoke: needs.invoke.then(|| Arc::new(nested()) as _),
         delegate: match &scope.children {
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),
@@ -630,6 +649,9 @@ fn granted(scope: &Scope, passage: &Passage, needs: Needs, node: &NodeHandle) ->
     to.git &= needs.exec;
     to.write &= needs.write;
     let mut narrowed = workspace.narrowed(to);
+    if let Some(bound) = narrowed.files().bound_to(node.cancellation()) {
+        narrowed = narrowed.with_files(bound);
+    }
     if !passage.origin.is_trusted() {
         narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies));
     }
@@ -732,7 +754,7 @@ fn settle(
     let sides = outcome.sides.into_iter().map(|kept| {
         let (text, count) = kernel.sanitiser.clean(kept.text);
         removed += count;
-        Side { side: kept.side, text: text.into() }
+        Side { side: kept.side, at: kept.at, text: text.into() }
     });
     let sides: Vec<Side> = sides.collect();
     let error_kind = outcome.error.map(|kind| kernel.sanitiser.clean_kind(kind));

@@ -8,9 +8,11 @@ mod target;
 
 pub mod bash;
 pub mod batch;
+pub mod download;
 pub mod edit;
 pub mod git;
 pub mod ls;
+pub mod patch;
 pub mod process;
 pub mod read;
 pub mod search;
