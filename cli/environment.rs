@@ -32,7 +32,7 @@ impl Environment {
         Self { variables: std::env::vars_os().filter_map(text).collect() }
     }
 
-    /// All of them.
+    /// All of them, for what is reached by their usual names.
     pub(crate) fn variables(&self) -> &BTreeMap<String, String> {
         &self.variables
     }

@@ -36,6 +36,8 @@ use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::{Needs, Tool};
+use toolwarden_tools::web::Web;
+use toolwarden_tools::web::ssrf::AllowedOrigins;
 use toolwarden_tools::workspace::Workspace;
 
 use crate::call_result::CallResult;
@@ -86,6 +88,8 @@ pub struct Kernel {
     pub artifacts: Arc<ArtifactStore>,
     /// Calls on their way now; order reaches nothing.
     pub live: DashMap<InvocationId, LiveCall>,
+    /// Private origins that tools may ask.
+    pub allowed_origins: Arc<AllowedOrigins>,
 }
 
 /// A call on its way.
@@ -176,11 +180,21 @@ impl Kernel {
 
     /// Cancels one call of a top session, or all of them; returns whether there was any.
     pub fn cancel_calls(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
-        let mut any = false;
-        for mut live in self.live.iter_mut() {
-            if live.root_session != *root_session || call.is_some_and(|id| id != live.key()) {
-                continue;
+        let ids = match call {
+            Some(id) => vec![id.clone()],
+            None => {
+                let of_session = self.live.iter().filter(|live| live.root_session == *root_session);
+                let mut ids: Vec<InvocationId> = of_session.map(|live| live.key().clone()).collect();
+                // Who is told first is seen in the order of the endings: the map's order must not decide it.
+                ids.sort_unstable();
+                ids
             }
+        };
+        let mut any = false;
+        for id in ids {
+            let Some(mut live) = self.live.get_mut(&id).filter(|live| live.root_session == *root_session) else {
+                continue;
+            };
             any = true;
             match &mut live.reach {
                 Reach::Proposed { cancel } => {
@@ -366,7 +380,10 @@ fn bound(passage: &Passage) -> EventKind {
         snapshot: RequestSnapshot {
             schema: REQUEST_SNAPSHOT_SCHEMA,
             origin: passage.origin,
-            tool_name_digest: Digest::of(passage.tool.as_str().as_bytes()),
+            tool_name_digest: match &passage.entry {
+                Some(entry) => entry.name_digest.clone(),
+                None => Digest::of(passage.tool.as_str().as_bytes()),
+            },
             arguments_bytes: json_bytes(&passage.arguments),
             arguments_digest: Digest::of_json(&passage.arguments),
         },
@@ -484,7 +501,7 @@ async fn execute(
     };
     let _limit = scope.limits.timeout.map(|timeout| node.limit(timeout));
     // No side effect comes before this is stored, here and below; a call that has none need not wait.
-    let has_effects = entry.capabilities(&passage.arguments).is_none_or(|declared| !declared.read_only);
+    let has_effects = !entry.declared(&passage.arguments).read_only;
     if let Some(facts) = &scope.facts
         && let Err(error) = facts.started(&passage.id, has_effects).await
     {
@@ -609,6 +626,11 @@ fn context(
         clock: Arc::clone(&kernel.effects.clock),
         progress,
         spool,
+        web: needs.web.then(|| Web {
+            http: Arc::clone(&kernel.effects.http),
+            resolver: Arc::clone(&kernel.effects.resolver),
+            allowed: Arc::clone(&kernel.allowed_origins),
+        }),
         invoke: needs.invoke.then(|| Arc::new(nested()) as _),
         delegate: match &scope.children {
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),

@@ -71,7 +71,7 @@ async fn nine_of_ten_questions_are_answered_among_the_first_three() {
     let (mut first, mut misses) = (0, Vec::new());
     for (question, answer) in QUESTIONS {
         let result = session.tool("search", json!({"mode": "bm25", "query": question})).await.unwrap();
-        let metadata = result.metadata;
+        let metadata = &result.metadata;
         let results = metadata["results"].as_array().unwrap();
         let mut paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
         paths.dedup();

@@ -20,6 +20,7 @@ use super::reach::{self, Step, ended, fault, wrong};
 use crate::cancellation::CancelReason;
 use crate::context::ToolContext;
 use crate::declaration::Capabilities;
+use crate::effects::blocking::{Lost, off_thread};
 use crate::effects::files::Files;
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
@@ -250,13 +251,11 @@ async fn search(ctx: &ToolContext, indexes: Option<&ResidentIndexes>, arguments:
 /// read of a file.
 async fn run(ctx: &ToolContext, work: impl FnOnce(&Stop) -> Step<ToolOutcome> + Send + 'static) -> Step<ToolOutcome> {
     let (stop, _guard) = Stop::new(ctx.cancel.clone());
-    let done = match tokio::task::spawn_blocking(move || work(&stop)).await {
+    let done = match off_thread(move || work(&stop)).await {
         Ok(done) => done,
-        Err(error) => match error.try_into_panic() {
-            // A bug stays a bug, whichever thread it shows on.
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => return Err(ended("search", &CancelReason::Shutdown)),
-        },
+        // A bug stays a bug, whichever thread it shows on.
+        Err(Lost::Panicked(panic)) => std::panic::resume_unwind(panic),
+        Err(Lost::Ended) => return Err(ended("search", &CancelReason::Shutdown)),
     };
     match ctx.cancel.reason() {
         // What was found until then is a part that nobody could tell from the whole.
@@ -340,5 +339,7 @@ fn count(number: u64, one: &str, many: &str) -> String {
 
 #[cfg(test)]
 mod agreement;
+#[cfg(test)]
+mod hard_input;
 #[cfg(test)]
 mod tests;
