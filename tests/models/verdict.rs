@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toolwarden::models::gate::RetryPolicy;
 use toolwarden::run_status::RunStatus;
+use toolwarden::scope::Confirming;
 use toolwarden_tools::effects::Effects;
 
 use super::peer::{PROTOCOLS, Peer, model};
@@ -58,7 +59,8 @@ async fn is_judged_well(protocol: &str) {
         peer.post("/_llmock/reset", &json!({})).await;
         peer.post("/_llmock/scenario", &json!({"behaviors": [behavior]})).await;
         let model = model(protocol, &peer.base_of(protocol, true), true, http.clone());
-        let session = world.session().model(model).open().await.unwrap();
+        // The server makes up calls; nobody is there to be asked about them.
+        let session = world.session().confirming(Confirming::Unavailable).model(model).open().await.unwrap();
         let outcome = session.run("say hi").await.unwrap();
         assert_eq!(outcome.status.as_str(), ending, "{protocol} {name}: {:?}", outcome.status);
         let verdict = peer.get("/_llmock/verdict?format=text").await.unwrap();
