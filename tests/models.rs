@@ -7,8 +7,8 @@
 
 #[path = "models/ending.rs"]
 mod ending;
-#[path = "models/faulty.rs"]
-mod faulty;
+#[path = "models/network.rs"]
+mod network;
 #[path = "models/oracle.rs"]
 mod oracle;
 #[path = "models/peer.rs"]

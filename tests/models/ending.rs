@@ -43,7 +43,7 @@ async fn cancelled_at(session: &Session, moment: impl Future<Output = ()>) -> Ru
 async fn a_cancel_ends_a_stream_half_way_and_closes_its_connection() {
     for protocol in PROTOCOLS {
         let world = World::new().await;
-        let provider = Provider::new(0, |_| Fault::Silence(10));
+        let provider = Provider::new(0, |_| Fault::Silence(2));
         let session = session(&world, remote(protocol, &provider)).await;
         let streaming = async { drop(world.record.wait("turn_start", |_| true).await) };
         let status = cancelled_at(&session, streaming).await;
@@ -75,7 +75,8 @@ async fn a_turn_that_breaks_is_taken_back_and_sent_again_under_its_number() {
         let soon = RetryPolicy { wait_min: Duration::from_millis(1), ..RetryPolicy::default() };
         let world = World::with(|builder| builder.model_retries(soon)).await;
         // Far enough in for text to be there, and half a call.
-        let provider = Provider::new(1, |number| if number == 0 { Fault::Reset(14) } else { Fault::None });
+        let place = if protocol == "chat" { 8 } else { 14 };
+        let provider = Provider::new(1, move |number| if number == 0 { Fault::Reset(place) } else { Fault::None });
         let session = session(&world, remote(protocol, &provider)).await;
         let outcome = session.run("go").await.unwrap();
         assert_eq!((outcome.status, outcome.text.as_str(), outcome.turns), (RunStatus::Completed, "Hello there. ", 2));

@@ -132,7 +132,7 @@ fn the_vendors_types_take_every_request() {
 #[test]
 fn the_vendors_types_refuse_what_is_wrong() {
     let mut wrong: Vec<Value> = requests().into_iter().step_by(18).take(3).collect();
-    wrong[0]["body"]["input"] = json!([{"type": "function_call_output", "output": "no call"}]);
+    wrong[0]["body"]["input"] = json!(7);
     wrong[1]["body"]["messages"] = json!([{"role": "tool", "content": "no id"}]);
     wrong[2]["body"]["max_tokens"] = json!("many");
     assert!(judge(&wrong).iter().all(|word| word != "ok"), "{:?}", judge(&wrong));

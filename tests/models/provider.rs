@@ -101,7 +101,7 @@ impl Http for Provider {
             }
             let guard = Guard { dropped, ended: false };
             let pieces: Vec<Vec<u8>> = text.as_bytes().chunks(PIECE_BYTES).map(<[u8]>::to_vec).collect();
-            let body = stream::unfold((pieces, 0_usize, false, guard), move |(pieces, at, again, mut guard)| {
+            let body = stream::unfold((pieces, 0_usize, false, guard), move |(pieces, at, again, guard)| {
                 let fault = fault.clone();
                 async move {
                     let mut piece = pieces.get(at).cloned();
@@ -126,7 +126,7 @@ impl Http for Provider {
                     match piece {
                         Some(piece) => Some((Ok(piece.into()), (pieces, at + 1, false, guard))),
                         None => {
-                            guard.ended = true;
+                            guard.end();
                             None
                         }
                     }
@@ -143,6 +143,12 @@ impl Http for Provider {
 struct Guard {
     dropped: Arc<AtomicUsize>,
     ended: bool,
+}
+
+impl Guard {
+    fn end(mut self) {
+        self.ended = true;
+    }
 }
 
 impl Drop for Guard {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toolwarden::models::gate::RetryPolicy;
 use toolwarden::run_status::RunStatus;
+use toolwarden::scope::Confirming;
 use toolwarden_tools::effects::Effects;
 
 use super::peer::{PROTOCOLS, Peer, model};
@@ -13,7 +14,7 @@ use super::support::world::{World, allowing};
 
 /// Waits that a test can afford, and that the server still takes for waits.
 const RETRIES: RetryPolicy = RetryPolicy {
-    attempts_max: 4,
+    attempts_max: 3,
     wait_min: Duration::from_millis(100),
     wait_max: Duration::from_millis(400),
     asked_wait_max: Duration::from_secs(5),
@@ -36,29 +37,42 @@ fn faults() -> Vec<(&'static str, Value, &'static str)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_judges_its_clients_has_nothing_to_say() {
+async fn a_server_that_judges_its_clients_has_nothing_to_say_about_responses() {
+    is_judged_well("responses").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_judges_its_clients_has_nothing_to_say_about_chat() {
+    is_judged_well("chat").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_judges_its_clients_has_nothing_to_say_about_messages() {
+    is_judged_well("messages").await;
+}
+
+async fn is_judged_well(protocol: &str) {
     let peer = Peer::llmock().await;
     let world = World::with(|builder| builder.model_retries(RETRIES)).await;
     let http = Effects::real().http;
-    for protocol in PROTOCOLS {
-        for (name, behavior, ending) in faults() {
-            peer.post("/_llmock/reset", &json!({})).await;
-            peer.post("/_llmock/scenario", &json!({"behaviors": [behavior]})).await;
-            let model = model(protocol, &peer.base_of(protocol, true), true, http.clone());
-            let session = world.session().model(model).open().await.unwrap();
-            let outcome = session.run("say hi").await.unwrap();
-            assert_eq!(outcome.status.as_str(), ending, "{protocol} {name}: {:?}", outcome.status);
-            let verdict = peer.get("/_llmock/verdict?format=text").await.unwrap();
-            if name == "malformed" && !verdict.contains("PASS") {
-                // The server knows a retry by its time, and takes a quick one for another call: its record decides.
-                let record: Value = serde_json::from_str(&peer.get("/_llmock/requests").await.unwrap()).unwrap();
-                let print = |at: usize| record["requests"][at]["fingerprint"].clone();
-                assert_eq!(print(0), print(1), "{protocol}: {record}");
-            } else {
-                assert!(verdict.contains("PASS"), "{protocol} {name}: {verdict}");
-            }
-            session.close().await;
+    for (name, behavior, ending) in faults() {
+        peer.post("/_llmock/reset", &json!({})).await;
+        peer.post("/_llmock/scenario", &json!({"behaviors": [behavior]})).await;
+        let model = model(protocol, &peer.base_of(protocol, true), true, http.clone());
+        // The server makes up calls; nobody is there to be asked about them.
+        let session = world.session().confirming(Confirming::Unavailable).model(model).open().await.unwrap();
+        let outcome = session.run("say hi").await.unwrap();
+        assert_eq!(outcome.status.as_str(), ending, "{protocol} {name}: {:?}", outcome.status);
+        let verdict = peer.get("/_llmock/verdict?format=text").await.unwrap();
+        if name == "malformed" && !verdict.contains("PASS") {
+            // The server knows a retry by its time, and takes a quick one for another call: its record decides.
+            let record: Value = serde_json::from_str(&peer.get("/_llmock/requests").await.unwrap()).unwrap();
+            let print = |at: usize| record["requests"][at]["fingerprint"].clone();
+            assert_eq!(print(0), print(1), "{protocol}: {record}");
+        } else {
+            assert!(verdict.contains("PASS"), "{protocol} {name}: {verdict}");
         }
+        session.close().await;
     }
     world.end().await;
 }
