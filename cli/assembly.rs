@@ -8,8 +8,7 @@ use clap::Args;
 use thiserror::Error;
 use toolwarden::embedding::{BuildError, Runtime, RuntimeBuilder};
 use toolwarden::models::Model;
-use toolwarden::models::research::{RESEARCH_NAME, ResearchModel};
-use toolwarden::models::scripted::{SCRIPT_BYTES_MAX, ScriptError, ScriptedModel};
+use toolwarden::models::catalog::ModelCatalog;
 use toolwarden::policy::{PermissionPolicy, PolicyError};
 use toolwarden::resume::ResumeError;
 use toolwarden::run::RunLimits;
@@ -31,9 +30,10 @@ use crate::attendant::{Attendance, Attendant, Killed};
 use crate::bucket::BucketArgs;
 use crate::confirm::Asker;
 use crate::containment::Level;
-use crate::environment::{Environment, STORE_VARIABLE};
+use crate::environment::{Environment, SECRET_BYTES_MIN, STORE_VARIABLE};
 use crate::events_file::{EventsFile, EventsFileError};
 use crate::input::{InputError, read_file};
+use crate::models::{ModelsError, load_catalog, load_model};
 use crate::sandbox::SandboxArgs;
 use crate::stop_signal::StopSignals;
 use crate::terminal::Screen;
@@ -130,6 +130,26 @@ pub(crate) struct Surroundings {
     pub(crate) screen: Screen,
     /// The variables of this process.
     pub(crate) environment: Environment,
+    /// The file of settings that the command line names.
+    pub(crate) config: Option<PathBuf>,
+}
+
+impl Surroundings {
+    /// The settings and keys of models.
+    ///
+    /// # Errors
+    /// [`AssemblyError::Models`].
+    pub(crate) fn catalog(&self) -> Result<ModelCatalog, AssemblyError> {
+        Ok(load_catalog(self.config.as_deref(), &self.environment)?)
+    }
+
+    /// The model that a name means.
+    ///
+    /// # Errors
+    /// [`AssemblyError::Models`].
+    pub(crate) fn model(&self, spec: &str) -> Result<Arc<dyn Model>, AssemblyError> {
+        Ok(load_model(spec, &self.catalog()?)?)
+    }
 }
 
 /// What a session is to be; what is left out of one that is opened again is inherited.
@@ -200,15 +220,9 @@ pub(crate) enum AssemblyError {
     /// The policy's text is wrong.
     #[error("the policy cannot be used: {0}")]
     Policy(#[from] PolicyError),
-    /// There is no such model.
-    #[error("there is no model {spec:?}; there are {RESEARCH_NAME} and scripted:FILE")]
-    Model {
-        /// What was asked for.
-        spec: String,
-    },
-    /// The script cannot be used.
-    #[error("the script cannot be used: {0}")]
-    Script(#[from] ScriptError),
+    /// The model, or the settings of models.
+    #[error(transparent)]
+    Models(#[from] ModelsError),
     /// The events have nowhere to go.
     #[error(transparent)]
     Events(#[from] EventsFileError),
@@ -250,8 +264,7 @@ impl AssemblyError {
             Self::Input(_)
             | Self::Policy(_)
             | Self::Artifacts(_)
-            | Self::Model { .. }
-            | Self::Script(_)
+            | Self::Models(_)
             | Self::Events(_)
             | Self::Containment { .. }
             | Self::Bucket(_)
@@ -308,22 +321,6 @@ pub(crate) fn load_policy(path: &Path) -> Result<PermissionPolicy, AssemblyError
     let policy =
         if is_json { PermissionPolicy::from_json(&text, &name) } else { PermissionPolicy::from_toml(&text, &name) };
     Ok(policy?)
-}
-
-/// The model that `--model` names.
-///
-/// # Errors
-/// [`AssemblyError`].
-pub(crate) fn load_model(spec: &str) -> Result<Arc<dyn Model>, AssemblyError> {
-    match spec.split_once(':') {
-        _ if spec == RESEARCH_NAME => Ok(Arc::new(ResearchModel)),
-        Some(("scripted", file)) if !file.is_empty() => {
-            let bytes_max = u64::try_from(SCRIPT_BYTES_MAX).unwrap_or(u64::MAX);
-            let text = read_file(Path::new(file), "the script", bytes_max)?;
-            Ok(Arc::new(ScriptedModel::load(&text, file)?))
-        }
-        _ => Err(AssemblyError::Model { spec: spec.to_owned() }),
-    }
 }
 
 /// A session with everything around it.
@@ -403,9 +400,13 @@ pub(crate) async fn start_runtime(
     events_file: Option<EventsFile>,
     with: &Surroundings,
 ) -> Result<Runtime, AssemblyError> {
+    let catalog = with.catalog()?;
+    let mut secrets = with.environment.secrets();
+    secrets.extend(catalog.secrets().into_iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN));
     let mut builder = Runtime::builder()
         .environment(with.environment.for_commands())
-        .secrets(with.environment.secrets())
+        .secrets(secrets)
+        .model_retries(catalog.config().retries)
         .event_sink(move || events_file.as_ref().and_then(EventsFile::sink));
     builder = parts.allow_origin.into_iter().fold(builder, RuntimeBuilder::allow_origin);
     if let Some(cache) = with.environment.cache_folder() {
@@ -438,7 +439,7 @@ async fn open_session(
             let kept_at = kept.as_ref().map(|kept| PathBuf::from(&kept.workspace));
             let place = workspace.or(kept_at.as_deref().filter(|path| BucketArgs::is_bucket(path)));
             if let (None, Some(settings)) = (&model, &kept) {
-                model = Some(load_model(&settings.model)?);
+                model = Some(with.model(&settings.model)?);
             }
             policy = policy.or(kept.map(|settings| settings.permission_policy));
             let builder = runtime.resume(resumption.session.clone());
@@ -489,7 +490,7 @@ fn warn_of_unknown_tools(policy: &PermissionPolicy, session: &Session, screen: &
 mod tests {
     use std::time::Duration;
 
-    use super::{AssemblyError, load_model, parse_timeout};
+    use super::parse_timeout;
 
     #[test]
     fn only_spans_that_make_sense_are_taken() {
@@ -498,17 +499,5 @@ mod tests {
         for bad in ["0", "-1", "nan", "inf", "1e99", "soon", ""] {
             assert!(parse_timeout(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn an_unknown_model_is_told_what_there_is() {
-        assert!(load_model("builtin:research").is_ok());
-        for bad in ["gpt", "scripted:", "scripted", "builtin:other", ""] {
-            let error = load_model(bad).err().unwrap();
-            assert!(matches!(error, AssemblyError::Model { .. }) && error.is_usage(), "{bad}: {error}");
-            assert!(error.to_string().contains("scripted:FILE"), "{error}");
-        }
-        let error = load_model("scripted:/nowhere").err().unwrap();
-        assert!(error.is_usage() && error.to_string().contains("/nowhere"), "{error}");
     }
 }

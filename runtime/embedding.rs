@@ -33,7 +33,7 @@ use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::registry::{Registry, RegistryError};
 use toolwarden_tools::schema::SchemaCache;
 use toolwarden_tools::search::resident_index::ResidentIndexes;
-use toolwarden_tools::tool::Tool;
+use toolwarden_tools::tool::{Lane, Tool};
 use toolwarden_tools::web::ssrf::Origin;
 use toolwarden_tools::workspace::seen::SeenFiles;
 use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
@@ -49,6 +49,7 @@ use crate::keeper::{self, Keeper, Reopened};
 use crate::kernel::Kernel;
 use crate::lanes::{LaneLimits, Lanes};
 use crate::models::Model;
+use crate::models::gate::{ModelGate, RetryPolicy};
 use crate::models::research::{RESEARCH_NAME, ResearchModel};
 use crate::policy::PermissionPolicy;
 use crate::policy::compiled::{CompileError, CompiledPolicy};
@@ -130,6 +131,7 @@ pub struct RuntimeBuilder {
     processes: Arc<dyn Processes>,
     environment: BTreeMap<String, String>,
     lanes: LaneLimits,
+    model_retries: RetryPolicy,
     secrets: Vec<String>,
     secret_patterns: Vec<String>,
     security_provider: Option<Arc<dyn SecurityProvider>>,
@@ -174,6 +176,13 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn environment(mut self, environment: BTreeMap<String, String>) -> Self {
         self.environment = environment;
+        self
+    }
+
+    /// Sets how often, and after which waits, a model is asked again.
+    #[must_use]
+    pub fn model_retries(mut self, policy: RetryPolicy) -> Self {
+        self.model_retries = policy;
         self
     }
 
@@ -299,12 +308,15 @@ impl RuntimeBuilder {
             // Every process numbers its events behind those of all before it.
             journal = journal.after(keeper::epoch(log).await?.saturating_mul(EVENTS_OF_AN_EPOCH));
         }
+        let lanes = Lanes::new(&self.lanes);
+        let models = ModelGate::new(lanes.get(&Lane::Model).cloned(), self.effects.clone(), self.model_retries);
         let kernel = Arc::new(Kernel {
             effects: self.effects,
             journal,
             ledger: BudgetLedger::new(),
             confirmations: Confirmations::new(),
-            lanes: Lanes::new(&self.lanes),
+            lanes,
+            models,
             sanitiser: Arc::new(sanitiser.with_provider(self.security_provider)),
             artifacts: Arc::new(ArtifactStore::new(blobs, self.artifact_limits)),
             live: DashMap::new(),
@@ -334,6 +346,7 @@ impl Runtime {
             processes: Arc::new(SystemProcesses),
             environment: BTreeMap::from([path]),
             lanes: LaneLimits::default(),
+            model_retries: RetryPolicy::default(),
             secrets: Vec::new(),
             secret_patterns: Vec::new(),
             security_provider: None,

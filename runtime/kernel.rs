@@ -54,6 +54,7 @@ use crate::governance::skill::Narrowed;
 use crate::guarded_files::GuardedFiles;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
+use crate::models::gate::ModelGate;
 use crate::proposal::{Passage, Passed, Proposal, Stopped, short_name};
 use crate::refusal::Refusal;
 use crate::scope::Scope;
@@ -79,6 +80,8 @@ pub struct Kernel {
     pub confirmations: Confirmations,
     /// Where slots are lent.
     pub lanes: Lanes,
+    /// The way to models.
+    pub models: ModelGate,
     /// What takes secrets out.
     pub sanitiser: Arc<Sanitiser>,
     /// Where the whole of what was shown in part is kept.
@@ -377,7 +380,10 @@ fn bound(passage: &Passage) -> EventKind {
         snapshot: RequestSnapshot {
             schema: REQUEST_SNAPSHOT_SCHEMA,
             origin: passage.origin,
-            tool_name_digest: Digest::of(passage.tool.as_str().as_bytes()),
+            tool_name_digest: match &passage.entry {
+                Some(entry) => entry.name_digest.clone(),
+                None => Digest::of(passage.tool.as_str().as_bytes()),
+            },
             arguments_bytes: json_bytes(&passage.arguments),
             arguments_digest: Digest::of_json(&passage.arguments),
         },
@@ -495,7 +501,7 @@ async fn execute(
     };
     let _limit = scope.limits.timeout.map(|timeout| node.limit(timeout));
     // No side effect comes before this is stored, here and below; a call that has none need not wait.
-    let has_effects = entry.capabilities(&passage.arguments).is_none_or(|declared| !declared.read_only);
+    let has_effects = !entry.declared(&passage.arguments).read_only;
     if let Some(facts) = &scope.facts
         && let Err(error) = facts.started(&passage.id, has_effects).await
     {

@@ -12,8 +12,7 @@ use super::ask::{conclude, question};
 use super::{CommandError, End};
 use crate::artifacts::ArtifactArgs;
 use crate::assembly::{
-    Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_model, load_policy, parse_origin,
-    parse_timeout,
+    Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_policy, parse_origin, parse_timeout,
 };
 use crate::bucket::BucketArgs;
 use crate::containment::Level;
@@ -95,7 +94,7 @@ pub(crate) async fn resume(args: ResumeArgs, with: &Surroundings) -> Result<End,
         allow_origin: args.allow_origin,
         events: args.events.as_deref(),
         policy: args.policy.as_deref().map(load_policy).transpose()?,
-        model: args.model.as_deref().map(load_model).transpose()?,
+        model: args.model.as_deref().map(|model| with.model(model)).transpose()?,
         runs: RunLimits { timeout: args.timeout, ..RunLimits::default() },
         tool_timeout: None,
         artifacts: args.artifacts.to_keep(&with.environment).map_err(AssemblyError::from)?,
