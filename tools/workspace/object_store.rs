@@ -444,12 +444,13 @@ impl Shared {
             path: shown.clone(),
             source: io::Error::new(kind, reason),
         };
+        let denied = || {
+            let reason = "the bucket refused it; check the credentials and what they may do";
+            io(io::ErrorKind::PermissionDenied, reason.to_owned())
+        };
         match error {
-            StoreError::NotFound { .. } => FileError::NotFound { path: shown },
-            StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => io(
-                io::ErrorKind::PermissionDenied,
-                "the bucket refused it; check the credentials and what they may do".to_owned(),
-            ),
+            StoreError::NotFound { .. } => FileError::NotFound { path: path.to_string() },
+            StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => denied(),
             StoreError::Precondition { .. } | StoreError::NotModified { .. } => {
                 io(io::ErrorKind::Other, "it changed while it was read; read it again".to_owned())
             }
@@ -460,7 +461,12 @@ impl Shared {
             StoreError::NotImplemented { .. } | StoreError::NotSupported { .. } => {
                 io(io::ErrorKind::Unsupported, "this store cannot do it".to_owned())
             }
-            other => io(io::ErrorKind::Other, self.words(other)),
+            // Of a listing the client tells the status only in its words.
+            other => match other.to_string() {
+                words if words.contains("NoSuchBucket") => FileError::WorkspaceMissing { root: self.place.to_string() },
+                words if words.contains("code: 403") || words.contains("code: 401") => denied(),
+                _ => io(io::ErrorKind::Other, self.words(other)),
+            },
         }
     }
 
