@@ -208,28 +208,9 @@ async fn single(
     } else if found.replaced {
         let _ = writeln!(text, "[bytes that are not {} are shown as \u{fffd}]", found.encoding);
     }
-<<<<<<< HEAD
     if changed_meanwhile {
         let _ = writeln!(text, "[{path} changed while it was read; read it again]");
     }
-    let range = json!({
-        "offset": offset,
-        "requested_limit": requested_limit,
-        "applied_limit": applied_limit,
-        "returned_lines": returned_lines,
-        "next_offset": next_offset,
-        "eof": next_offset.is_none(),
-        "total_lines": found.total_lines,
-        "limit_clamped": requested_limit > applied_limit,
-        "output_bytes": text.len(),
-    });
-    Ok(ToolOutcome::success(text)
-        .with("source_anchors", json!([path.to_string()]))
-        .with("range", range)
-        .with("encoding", found.encoding.to_string())
-        .with("cut_lines", json!(found.cut_lines))
-        .with("changed_meanwhile", changed_meanwhile)
-=======
     // Maps of the right size: most calls of most sessions are reads.
     let mut range = Map::with_capacity(RANGE_FACTS);
     let mut put = |key: &str, value: Value| range.insert(key.to_owned(), value);
@@ -248,7 +229,7 @@ async fn single(
         .with("range", range)
         .with("encoding", found.encoding.to_string())
         .with("cut_lines", found.cut_lines)
->>>>>>> main
+        .with("changed_meanwhile", changed_meanwhile)
         .with("content_digest", json!(found.digest)))
 }
 
