@@ -380,7 +380,10 @@ fn bound(passage: &Passage) -> EventKind {
         snapshot: RequestSnapshot {
             schema: REQUEST_SNAPSHOT_SCHEMA,
             origin: passage.origin,
-            tool_name_digest: Digest::of(passage.tool.as_str().as_bytes()),
+            tool_name_digest: match &passage.entry {
+                Some(entry) => entry.name_digest.clone(),
+                None => Digest::of(passage.tool.as_str().as_bytes()),
+            },
             arguments_bytes: json_bytes(&passage.arguments),
             arguments_digest: Digest::of_json(&passage.arguments),
         },
@@ -498,7 +501,7 @@ async fn execute(
     };
     let _limit = scope.limits.timeout.map(|timeout| node.limit(timeout));
     // No side effect comes before this is stored, here and below; a call that has none need not wait.
-    let has_effects = entry.capabilities(&passage.arguments).is_none_or(|declared| !declared.read_only);
+    let has_effects = !entry.declared(&passage.arguments).read_only;
     if let Some(facts) = &scope.facts
         && let Err(error) = facts.started(&passage.id, has_effects).await
     {

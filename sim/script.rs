@@ -121,6 +121,8 @@ pub struct Workload {
     pub permits: usize,
     /// Calls that may wait for a slot.
     pub queue_max: usize,
+    /// Whether calls take a free slot in passing; else the lane is asked for each, as one with a breaker is.
+    pub passing: bool,
     /// Calls that a session's budget allows.
     pub calls_max: u64,
 }
@@ -135,6 +137,7 @@ pub const WIDE: Workload = Workload {
     members: 6,
     permits: 3,
     queue_max: 4,
+    passing: false,
     calls_max: 40,
 };
 
@@ -148,6 +151,7 @@ pub const DEEP: Workload = Workload {
     members: 3,
     permits: 4,
     queue_max: 8,
+    passing: false,
     calls_max: 30,
 };
 
@@ -161,6 +165,7 @@ pub const SCARCE: Workload = Workload {
     members: 3,
     permits: 1,
     queue_max: 3,
+    passing: false,
     calls_max: 4,
 };
 

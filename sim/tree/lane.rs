@@ -24,6 +24,7 @@ use super::node::invocation_id;
 #[derive(Debug)]
 pub(super) struct Lane {
     limits: BulkheadLimits,
+    passing: bool,
     pool: PermitPool<SlotWaiter>,
     life: u64,
     /// Counts the permits out, of all lives.
@@ -38,12 +39,15 @@ impl Lane {
     pub(super) fn new(workload: &Workload) -> Self {
         let limits = BulkheadLimits { permits: workload.permits, queue_max: workload.queue_max, breaker: None };
         let (pool, turnstile) = (PermitPool::new(limits), Turnstile::new(limits.permits));
-        turnstile.open();
-        Self { limits, pool, life: 0, turnstile, own_live: 0, elsewhere: 0, next_ticket: 0 }
+        if workload.passing {
+            turnstile.open();
+        }
+        Self { limits, passing: workload.passing, pool, life: 0, turnstile, own_live: 0, elsewhere: 0, next_ticket: 0 }
     }
 
+    /// Slots out: those that the pool lent, as it believes, and the others, as they are counted.
     pub(super) fn in_use(&self) -> usize {
-        self.turnstile.out()
+        self.pool.in_use() - self.elsewhere + self.turnstile.out().saturating_sub(self.own_live)
     }
 
     pub(super) fn waiting(&self, now: Duration) -> usize {
@@ -88,7 +92,7 @@ impl World<'_> {
     }
 
     fn open_if_idle(&mut self) {
-        if self.lane.pool.lets_pass() {
+        if self.lane.passing && self.lane.pool.lets_pass() {
             self.lane.turnstile.open();
         }
     }

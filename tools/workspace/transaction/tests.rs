@@ -370,6 +370,7 @@ fn what_the_user_may_not_write_is_refused() {
     let root = tempfile::tempdir().unwrap();
     prepare(root.path());
     fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(root.path().join("a"), Permissions::from_mode(0o600)).unwrap();
     let before = tree(root.path());
     std::thread::scope(|scope| {
         let there = scope.spawn(|| {
@@ -383,7 +384,7 @@ fn what_the_user_may_not_write_is_refused() {
                 if source.kind() == std::io::ErrorKind::PermissionDenied),
                 "{failed}"
             );
-            // Mode 0750: not even to be read.
+            // Mode 0600: not even to be read.
             let unread = files.open(&path("a")).err().unwrap();
             assert!(
                 matches!(&unread, FileError::Io { source, .. }
