@@ -10,7 +10,7 @@ pub mod retry;
 
 #[cfg(test)]
 mod field_fuzz;
-mod probe;
+pub(crate) mod probe;
 mod promote;
 mod ranges;
 mod sequential;
@@ -26,7 +26,7 @@ use thiserror::Error;
 use tokio::time::{sleep, timeout};
 use url::Url;
 
-pub(crate) use self::probe::Probed;
+use self::probe::Probed;
 use self::retry::{ATTEMPTS_MAX, RETRY_AFTER_MAX, asked_wait, backoff};
 use self::sink::{Alive, Closed, Sink};
 use crate::cancellation::Cancellation;

@@ -19,8 +19,9 @@ use crate::cancellation::CancelReason;
 use crate::context::ToolContext;
 use crate::declaration::{Capabilities, OutputKind};
 use crate::digest::{Digest, RunningDigest};
+use crate::download::probe::Probed;
 use crate::download::{
-    BYTES_DEFAULT, BYTES_MAX, CONNECTIONS_MAX, Destination, DownloadError, Got, Job, Meter, Probed, file_name,
+    BYTES_DEFAULT, BYTES_MAX, CONNECTIONS_MAX, Destination, DownloadError, Got, Job, Meter, file_name,
 };
 use crate::effects::files::{Expected, FileError, FileKind, Files, Links};
 use crate::ids::ToolName;
