@@ -10,6 +10,8 @@
 pub mod seed;
 pub mod shrink;
 
+pub mod workload;
+
 pub mod happening;
 pub mod remains;
 pub mod schedule;
@@ -17,11 +19,18 @@ pub mod script;
 
 pub mod message;
 
-pub mod tamper;
-
 pub mod checkers;
 
+pub mod story;
+pub mod systematic;
+pub mod tamper;
+
+pub mod mutants;
 pub mod tree;
+
+pub mod scenario;
+
+pub mod driver;
 
 #[cfg(test)]
 mod sweep;
