@@ -75,6 +75,13 @@ pub enum Happening {
         /// The number of the attempt.
         ticket: u64,
     },
+    /// For which call a slot was asked.
+    SlotFor {
+        /// The number of the attempt.
+        ticket: u64,
+        /// The call.
+        node: NodeId,
+    },
     /// A call was given a slot.
     SlotLent {
         /// The number of the attempt.

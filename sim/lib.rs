@@ -21,16 +21,22 @@ pub mod message;
 
 pub mod checkers;
 
+pub mod recording;
 pub mod story;
 pub mod systematic;
 pub mod tamper;
 
 pub mod mutants;
+pub mod narrative;
 pub mod tree;
 
 pub mod scenario;
 
 pub mod driver;
+
+pub mod campaign;
+pub mod minimise;
+pub mod timeline;
 
 #[cfg(test)]
 mod sweep;

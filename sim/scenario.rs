@@ -90,17 +90,17 @@ struct MachinesFile {
     driver: Driver,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mutant: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_usual")]
     person: Person,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     choices: Option<Vec<u32>>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_usual")]
     tree: Shape,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_usual")]
     limits: Limits,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_usual")]
     bodies: Bodies,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_usual")]
     faults: Faults,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     calls: Option<BTreeMap<Behaviour, u32>>,
@@ -210,6 +210,11 @@ impl MachinesFile {
             cancel: workload.cancel.clone(),
         }
     }
+}
+
+/// Whether a part of a file says nothing that is not so without it.
+fn is_usual<T: Default + PartialEq>(part: &T) -> bool {
+    *part == T::default()
 }
 
 /// What does not fit, and where it stands.

@@ -1,7 +1,9 @@
 //! The sweep over seeds, the same run twice, and the mutants that show what the checkers are worth.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 
+use crate::campaign::campaign;
 use crate::driver::run;
 use crate::mutants;
 use crate::scenario::{Scenario, shipped};
@@ -66,24 +68,21 @@ const SOMEWHERE: [(&str, &str); 7] = [
 
 #[test]
 fn no_seed_breaks_a_promise_in_any_shipped_scenario() {
-    let mut everything = BTreeSet::new();
-    for scenario in shipped::all().unwrap() {
-        let (mut coverage, mut digests, mut nodes) = (BTreeSet::new(), BTreeSet::new(), 0);
-        for seed in 0..SEEDS {
-            let story = seeded(&scenario, seed);
-            if let Some(violation) = story.violation {
-                panic!("{} seed {seed}: {violation}\nreplay: {:?}", scenario.name, story.choices);
-            }
-            coverage.extend(story.coverage);
-            digests.insert(story.digest);
-            nodes += story.nodes;
-        }
-        println!("{}: {} nodes a run, {} different runs, {coverage:?}", scenario.name, nodes / SEEDS, digests.len());
-        let missed: Vec<_> =
-            SOMEWHERE.iter().filter(|(name, what)| *name == scenario.name && !coverage.contains(what)).collect();
+    let (mut everything, scenarios) = (BTreeSet::new(), shipped::all().unwrap());
+    let jobs = NonZeroUsize::new(2).unwrap();
+    let mut digests = vec![BTreeSet::new(); scenarios.len()];
+    let tallies = campaign(&scenarios, 0..SEEDS, jobs, &|| true, |verdict| {
+        let name = &scenarios[verdict.scenario].name;
+        assert!(verdict.violation.is_none(), "{name} seed {}: {:?}", verdict.seed, verdict.violation);
+        digests[verdict.scenario].insert(verdict.digest);
+    });
+    for ((scenario, tally), digests) in scenarios.iter().zip(tallies).zip(digests) {
+        println!("{}: {} nodes a run, {} different runs", scenario.name, tally.nodes / SEEDS, digests.len());
+        let wanted = SOMEWHERE.iter().filter(|(name, _)| *name == scenario.name);
+        let missed: Vec<_> = wanted.filter(|(_, what)| !tally.coverage.contains(what)).collect();
         assert!(missed.is_empty(), "no seed had {missed:?}");
         assert!(digests.len() as u64 > SEEDS / 4, "{}: only {} different runs", scenario.name, digests.len());
-        everything.extend(coverage);
+        everything.extend(tally.coverage);
     }
     let missed: Vec<_> = EVERYWHERE.iter().filter(|what| !everything.contains(*what)).collect();
     assert!(missed.is_empty(), "no seed had {missed:?}");

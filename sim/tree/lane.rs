@@ -70,6 +70,7 @@ impl World<'_> {
         let ticket = Ticket(self.lane.next_ticket);
         self.lane.next_ticket += 1;
         self.happens(Happening::SlotAsked { ticket: ticket.0 });
+        self.happens(Happening::SlotFor { ticket: ticket.0, node: body });
         let holder = Holder { session: super::ledger::session_id(session), invocation: invocation_id(body) };
         let waiter = SlotWaiter { body, ticket };
         self.send(Address::Lane, Message::Pool(PoolMessage::Acquire { ticket, holder, waiter }));
