@@ -12,6 +12,7 @@ pub(crate) mod resume;
 pub(crate) mod sessions;
 pub(crate) mod sim;
 pub(crate) mod tools;
+pub(crate) mod verify;
 pub(crate) mod verify_evidence;
 
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use thiserror::Error;
 use toolwarden::session::SessionError;
+use toolwarden::session::verify::VerifyError;
 use toolwarden::settlement::proof::ProofError;
 use toolwarden_tools::effects::blobs::BlobError;
 
@@ -40,6 +42,8 @@ pub(crate) enum Command {
     Tools(tools::ToolsArgs),
     /// Read the whole of outputs that were shown in part
     Artifact(artifact::ArtifactCommandArgs),
+    /// Run commands that say whether work is done
+    Verify(verify::VerifyArgs),
     /// Check what a result says about itself
     VerifyEvidence(verify_evidence::VerifyEvidenceArgs),
     /// Show what this machine lets toolwarden do, and why not more
@@ -89,6 +93,9 @@ pub(crate) enum CommandError {
     /// The session did not take the work.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The session could not verify.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
     /// A result cannot be written as JSON.
     #[error("the result cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
@@ -103,6 +110,7 @@ impl CommandError {
             Self::Input(_) | Self::Usage(_) | Self::Artifacts(_) => true,
             Self::Proof(error) => !matches!(error, ProofError::Lost | ProofError::NotText | ProofError::Io(_)),
             Self::Assembly(error) => error.is_usage(),
+            Self::Verify(error) => matches!(error, VerifyError::Plan(_)),
             Self::Blob(_) | Self::Session(_) | Self::Json(_) | Self::Output(_) => false,
         }
     }
@@ -115,6 +123,7 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Call(args) => call::call(args, with).await,
         Command::Tools(args) => tools::list(args, with).await,
         Command::Artifact(args) => artifact::artifact(args, with),
+        Command::Verify(args) => verify::verify(args, with).await,
         Command::VerifyEvidence(args) => verify_evidence::verify_evidence(&args, with),
         Command::Doctor(args) => doctor::examine(args, with).await,
         Command::Sessions(args) => sessions::list(args, with).await,

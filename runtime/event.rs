@@ -16,6 +16,7 @@ use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId, ToolName};
 use crate::call_result::CallResult;
 use crate::origin::Origin;
 use crate::settlement::sanitise::Sanitiser;
+use crate::verification::VerificationSummary;
 
 /// One event and where it belongs.
 #[derive(Debug)]
@@ -168,6 +169,9 @@ pub enum EventKind {
         usage: TurnUsage,
         /// How it ended: `completed`, or the bound that ended it (`tool_round_limit`, …).
         status: String,
+        /// What was verified in the session so far, where anything was.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        verification_summary: Option<Box<VerificationSummary>>,
     },
     /// A run failed.
     Error {

@@ -17,6 +17,7 @@ use crate::models::{ModelTurn, ToolResult};
 use crate::policy::{PermissionPolicy, Rule};
 use crate::run_status::RunStatus;
 use crate::settlement::projection_policy::ProjectionPolicy;
+use crate::verification::VerificationReport;
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -108,6 +109,11 @@ pub enum Fact {
     Interruption {
         /// The calls that are not run again, by the model's ids.
         calls: Vec<String>,
+    },
+    /// Commands were run that say whether work is done.
+    Verified {
+        /// What they came to.
+        report: Box<VerificationReport>,
     },
     /// The run ended.
     Ending {

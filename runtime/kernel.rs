@@ -23,7 +23,7 @@ use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::confirmations::Confirmations;
 use toolwarden_actors::journal::{Journal, JournalError};
 use toolwarden_actors::lease::Afterwards;
-use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, NodeSpec, Waiter};
+use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, NodeSpec, Parting, Waiter};
 use toolwarden_actors::process_group::SupervisedProcesses;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::canonical_json::json_bytes;
@@ -152,7 +152,7 @@ impl Kernel {
                 lost_debts.send_notes(&kernel.journal);
             }
         };
-        let waiter = under.spawn_with_epilogue(spec, body, epilogue);
+        let waiter = under.spawn_parting(spec, body, epilogue);
         Invocation { waiter, debts: told, kernel: Arc::clone(self), scope: Arc::clone(scope), id, tool }
     }
 
@@ -260,7 +260,7 @@ async fn route(
     proposal: Proposal,
     node: NodeHandle,
     debts: Arc<Debts>,
-) -> Arc<CallResult> {
+) -> Parting<Arc<CallResult>> {
     let cancel = node.cancellation().clone();
     let live = Live::begin(&kernel, &proposal.id, &node);
     let spool = Arc::new(OutputSpool::new(Arc::clone(&kernel.sanitiser), Arc::clone(&kernel.artifacts)));
@@ -292,19 +292,22 @@ async fn route(
     });
     let used = Amount { calls: 1, output_bytes, ..Amount::default() };
     drop(live);
-    // Nothing may be awaited between this and the end of the leases, after which the ending is written.
-    if debts.takes_ending(&result) {
+    // Nothing is awaited from here on: the leases go home, then the ending is written, then the node hears of it.
+    let events = debts.takes_ending(&result).then(|| {
         debts.note(kernel.event(&scope, EventKind::ToolEnd(Arc::clone(&result))));
-        let (write, written) = kernel.journal.append_later(std::mem::take(&mut *debts.notes()));
-        debts.leases().go_home(used, health, Afterwards::call(write));
-        if let Err(error) = written.await {
-            tracing::warn!(%error, invocation = %passage.id, "an ending is not in the journal");
-        }
-    } else {
+        std::mem::take(&mut *debts.notes())
+    });
+    if events.is_none() {
         tracing::warn!(invocation = %passage.id, "a call that was given up on has come to its end after all");
-        debts.leases().go_home(used, health, Afterwards::default());
     }
-    result
+    let (leases, journal) = (debts.leases(), kernel.journal.clone());
+    Parting::owing(result, move |told| {
+        let then = match events {
+            Some(events) => Afterwards::call(move || journal.note_all_then(events, told)),
+            None => told,
+        };
+        leases.go_home(used, health, then);
+    })
 }
 
 /// Stages 1 to 8: may it run, and when.
@@ -444,12 +447,14 @@ struct Leases {
 impl Leases {
     /// Goes from home to home, and then does what is to be done afterwards.
     fn go_home(self, used: Amount, health: CallHealth, then: Afterwards) {
-        let then = match self.reservation {
-            Some(reservation) => Afterwards::call(move || reservation.settle_then(used, then)),
-            None => then,
+        let Self { reservation, permit } = self;
+        let settle = move |then| match reservation {
+            Some(reservation) => reservation.settle_then(used, then),
+            None => drop(then),
         };
-        if let Some(permit) = self.permit {
-            permit.settle_then(health, then);
+        match permit {
+            Some(permit) => permit.settle_then(health, Afterwards::call(move || settle(then))),
+            None => settle(then),
         }
     }
 }
@@ -622,6 +627,9 @@ fn granted(scope: &Scope, passage: &Passage, needs: Needs, node: &NodeHandle) ->
     to.git &= needs.exec;
     to.write &= needs.write;
     let mut narrowed = workspace.narrowed(to);
+    if let Some(bound) = narrowed.files().bound_to(node.cancellation()) {
+        narrowed = narrowed.with_files(bound);
+    }
     if !passage.origin.is_trusted() {
         narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies));
     }

@@ -15,6 +15,8 @@ pub mod session_span;
 pub mod settlement;
 pub mod shell;
 
+pub mod verification;
+
 pub mod event;
 pub mod hook;
 pub mod permission;

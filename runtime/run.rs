@@ -40,6 +40,7 @@ use crate::run_status::RunStatus;
 use crate::scope::Scope;
 use crate::settlement::evidence::estimated_tokens;
 use crate::settlement::sanitise::stream::Held;
+use crate::verification::VerificationSummary;
 
 /// Most calls of one turn that run beside each other.
 pub const PARALLEL_CALLS_MAX: usize = 8;
@@ -172,7 +173,7 @@ pub async fn carry(
         status = RunStatus::StoreFailed { message: error.to_string() };
     }
     (outcome.status, outcome.text) = (status, text);
-    tell_end(&kernel, &scope, &outcome).await;
+    tell_end(&kernel, &scope, &outcome, &facts).await;
     outcome
 }
 
@@ -182,12 +183,17 @@ pub fn tell_lost(kernel: &Kernel, scope: &Scope, ending: &Ending) {
     kernel.tell(scope, EventKind::Error { message: status.to_string(), kind: status.as_str().to_owned() });
 }
 
-async fn tell_end(kernel: &Kernel, scope: &Scope, outcome: &RunOutcome) {
+async fn tell_end(kernel: &Kernel, scope: &Scope, outcome: &RunOutcome, facts: &FactBook) {
+    let verified = facts.look(|state| {
+        let reports = &state.verification_reports;
+        (!reports.is_empty()).then(|| Box::new(VerificationSummary::of(reports)))
+    });
     let kind = match &outcome.status {
         RunStatus::Completed | RunStatus::ToolRoundLimit { .. } => EventKind::AgentEnd {
             text: outcome.text.clone(),
             usage: outcome.usage,
             status: outcome.status.as_str().to_owned(),
+            verification_summary: verified,
         },
         failed => EventKind::Error { message: failed.to_string(), kind: failed.as_str().to_owned() },
     };

@@ -4,6 +4,8 @@
 //! Closing the session, or dropping its last handle, cancels everything in it, waits for it, and gives a session that
 //! is kept free for others.
 
+pub mod verify;
+
 use std::io::Read;
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::facts::state::{Misplaced, State};
 use crate::run_status::RunStatus;
 
 /// The newest version that is known here.
-pub const SNAPSHOT_VERSION: u32 = 2;
+pub const SNAPSHOT_VERSION: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"TWSNAP\0\n";
 /// Where the checksum stands.
@@ -186,6 +186,12 @@ fn brought_up(mut body: Value, from: u32) -> Value {
         let artifacts = json!(artifacts);
         state.insert("artifacts".to_owned(), artifacts);
     }
+    // Version 2 knew of no verification.
+    if from < 3
+        && let Some(state) = body.as_object_mut()
+    {
+        state.insert("verification_reports".to_owned(), json!([]));
+    }
     body
 }
 
@@ -273,6 +279,7 @@ mod tests {
         let bytes = frame(1, head.as_bytes(), body.to_string().as_bytes());
         let state = Snapshot::read(bytes, &id()).unwrap().state().unwrap();
         assert_eq!((state.calls, state.position), (1, 3));
+        assert_eq!(state.verification_reports, []);
         assert_eq!(state.artifacts.iter().collect::<Vec<_>>(), ["a3s://one", "a3s://two"]);
         assert_eq!(state.last.as_ref().unwrap().status, RunStatus::Completed);
         let result = ToolResult { call_id: "c".into(), tool: "read".into(), output: "o".into(), success: true };

@@ -335,6 +335,7 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::ChildStarted { .. } => "child started",
         Fact::ChildEnded { .. } => "child ended",
         Fact::Interruption { .. } => "interruption",
+        Fact::Verified { .. } => "verified",
         Fact::Ending { .. } => "run ended",
     }
 }
@@ -369,6 +370,7 @@ fn words(fact: &Fact) -> String {
         Fact::ChildEnded { task, success: true } => format!("task {task} came to an answer"),
         Fact::ChildEnded { task, .. } => format!("task {task} came to none"),
         Fact::Interruption { calls } => format!("the process ended; {} calls are not run again", calls.len()),
+        Fact::Verified { .. } => "the work is verified".to_owned(),
         Fact::Ending { status, text } => format!("the run ends ({}): {}", status.as_str(), quote(text)),
     }
 }

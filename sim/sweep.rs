@@ -35,7 +35,7 @@ fn listed(scenario: &Scenario, list: &[u32]) -> Story {
     run(scenario, Choices::from_list(list.to_vec()))
 }
 
-const EVERYWHERE: [&str; 17] = [
+const EVERYWHERE: [&str; 19] = [
     "a backstop",
     "a body that never began",
     "a budget that refuses",
@@ -50,6 +50,8 @@ const EVERYWHERE: [&str; 17] = [
     "a question that nobody answered",
     "a refused child",
     "a slot that crossed its withdrawal",
+    "a slot taken in passing",
+    "a slot taken in passing that somebody waits for",
     "a wish that died with its node",
     "an abandoned body",
     "an aborted body",

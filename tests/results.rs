@@ -16,3 +16,5 @@ mod room;
 mod secret;
 #[expect(dead_code, reason = "each promise uses its own part of the shared pieces")]
 mod support;
+#[path = "results/verification.rs"]
+mod verification;

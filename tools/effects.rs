@@ -7,6 +7,7 @@ pub mod blobs;
 pub mod clock;
 pub mod entropy;
 pub mod files;
+pub mod http;
 pub mod processes;
 pub mod store;
 
@@ -19,11 +20,17 @@ pub struct Effects {
     pub clock: Arc<dyn clock::Clock>,
     /// Randomness, for ids.
     pub entropy: Arc<dyn entropy::Entropy>,
+    /// The network, as far as it speaks HTTP.
+    pub http: Arc<dyn http::Http>,
 }
 
 impl Effects {
     /// The real world.
     pub fn real() -> Self {
-        Self { clock: Arc::new(clock::SystemClock::new()), entropy: Arc::new(entropy::SystemEntropy) }
+        Self {
+            clock: Arc::new(clock::SystemClock::new()),
+            entropy: Arc::new(entropy::SystemEntropy),
+            http: Arc::new(http::system::SystemHttp::new()),
+        }
     }
 }

@@ -5,11 +5,14 @@
 //! written, without `exec` there is no command runner.
 
 mod beneath;
+mod landing;
 mod leftover;
 mod read_only;
 mod replacement;
 
 pub mod local;
+pub mod memory;
+pub mod object_store;
 pub mod seen;
 
 use std::path::PathBuf;
@@ -40,6 +43,11 @@ impl WorkspaceCapabilities {
     /// Everything.
     pub fn local_default() -> Self {
         Self { read: true, write: true, exec: true, search: true, git: true }
+    }
+
+    /// Reading and writing files, and nothing else.
+    pub fn read_write() -> Self {
+        Self { read: true, write: true, exec: false, search: false, git: false }
     }
 
     /// Reading and searching alone.

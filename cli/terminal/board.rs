@@ -305,7 +305,15 @@ mod tests {
     fn what_ended_is_gone_and_what_it_leaves_behind_moves_up() {
         let mut events = family();
         events.push(("s", ended("t", 1)));
-        events.push(("s", EventKind::AgentEnd { text: String::new(), usage: Default::default(), status: "x".into() }));
+        events.push((
+            "s",
+            EventKind::AgentEnd {
+                text: String::new(),
+                usage: Default::default(),
+                status: "x".into(),
+                verification_summary: None,
+            },
+        ));
         let board = board(events);
         let lines = board.lines(Duration::from_secs(8), 99);
         assert!(lines[0].starts_with("explore: "), "{lines:?}");

@@ -11,12 +11,16 @@ use crate::facts::{Fact, RunBounds, Settings};
 use crate::models::transcript::INTERRUPTED;
 use crate::models::{CallArguments, Message, ModelCall, ModelTurn, StopReason, TokenUsage, ToolResult};
 use crate::run_status::RunStatus;
+use crate::verification::VerificationReport;
 
 /// Most sources that a run reports.
 pub const SOURCE_ANCHORS_MAX: usize = 64;
 
 /// Most child runs whose ends a session remembers.
 pub const CHILDREN_MAX: usize = 1024;
+
+/// Most verification reports that a session remembers.
+pub const REPORTS_MAX: usize = 256;
 
 /// Where a session stands.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -39,6 +43,8 @@ pub struct State {
     pub children: IndexMap<TaskId, ChildRecord>,
     /// Artifacts that results refer to, in order of appearance.
     pub artifacts: indexmap::IndexSet<String>,
+    /// What was verified, the oldest first, the last [`REPORTS_MAX`].
+    pub verification_reports: Vec<VerificationReport>,
     /// How many facts this is the fold of.
     pub position: u64,
 }
@@ -282,6 +288,12 @@ impl State {
                 if let Some(child) = self.children.get_mut(&task) {
                     child.end = end;
                 }
+            }
+            Fact::Verified { report } => {
+                if self.verification_reports.len() >= REPORTS_MAX {
+                    self.verification_reports.remove(0);
+                }
+                self.verification_reports.push(*report);
             }
             Fact::Interruption { calls } => self.interrupt(&calls)?,
             Fact::Ending { status, text } => self.end(status, text)?,

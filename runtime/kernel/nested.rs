@@ -92,7 +92,9 @@ fn member(kernel: &Arc<Kernel>, scope: &Arc<Scope>, proposal: Proposal) -> Membe
     Box::new(move |node| {
         let invocation = kernel.invoke(node, &scope, proposal);
         let canceller = invocation.canceller();
-        Member { ends: invocation.map(|result| (result.is_success(), result.to_outcome())).boxed(), canceller }
+        // Copied only when somebody else still has it: a reader of the events, or a hook.
+        let ends = invocation.map(|result| (result.is_success(), Arc::unwrap_or_clone(result).into_outcome()));
+        Member { ends: ends.boxed(), canceller }
     })
 }
 

@@ -60,7 +60,7 @@ struct NoHeirs;
 
 impl Tamper for NoHeirs {
     fn pool(&mut self, pool: &mut Pool, now: Duration, message: Asked, effects: &mut Answers) {
-        if !matches!(message, PoolMessage::Inherited { .. }) {
+        if !matches!(message, PoolMessage::Elsewhere { .. }) {
             pool.step(now, message, effects);
         }
     }

@@ -311,7 +311,7 @@ impl World<'_> {
             body.pay_debts();
         }
         if kind == NodeKind::Invocation && (self.endings_said.insert(id) || self.tamper.slips(Slip::SaysEndingsTwice)) {
-            self.write(JournalMessage::Ends(id, None));
+            self.write(JournalMessage::Ends(id, false));
         }
     }
 

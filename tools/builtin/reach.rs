@@ -37,8 +37,16 @@ pub(crate) fn ended(op: &str, reason: &CancelReason) -> Box<ToolOutcome> {
 
 /// The outcome of a failed file access.
 pub(crate) fn fault(error: &FileError) -> Box<ToolOutcome> {
+    // A port whose files are far away has errors of its own behind those of reading.
+    let behind = |source: &io::Error| source.get_ref()?.downcast_ref::<FileError>().map(fault);
+    if let FileError::Io { source, .. } = error
+        && let Some(outcome) = behind(source)
+    {
+        return outcome;
+    }
     let text = error.to_string();
     let kind = match error {
+        FileError::Stopped { op, reason, .. } => return ended(op, reason),
         FileError::NotFound { path } => {
             let text = format!("{text}; list its folder with ls to see what is there");
             return Box::new(ToolOutcome::error(ToolErrorKind::NotFound { path: path.clone() }, text));

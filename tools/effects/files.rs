@@ -5,9 +5,11 @@
 //! by `..`, not by a link, not by a race between check and use: every access is made beneath an open descriptor.
 
 use std::io::{Read, Seek};
+use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::cancellation::{CancelReason, Cancellation};
 use crate::digest::Digest;
 use crate::workspace_path::WorkspacePath;
 
@@ -46,12 +48,93 @@ pub trait Files: Send + Sync {
     /// [`FileError::NotAFolder`] when it is none.
     fn list(&self, path: &WorkspacePath) -> Result<Vec<FolderEntry>, FileError>;
 
+    /// As [`Files::list`], with the sizes of files where the listing itself tells them: asking for each is slow where
+    /// every question crosses a network. Whatever stands before another port must pass it on.
+    ///
+    /// # Errors
+    /// As [`Files::list`].
+    fn list_sized(&self, path: &WorkspacePath) -> Result<Vec<SizedEntry>, FileError> {
+        Ok(self.list(path)?.into_iter().map(|entry| SizedEntry { entry, size_bytes: None }).collect())
+    }
+
+    /// Most entries that one search should look at, where each costs a request; none where looking is cheap.
+    /// Whatever stands before another port must pass it on.
+    fn walk_entries_max(&self) -> Option<u64> {
+        None
+    }
+
+    /// The same files, whose accesses end when this signal is given; none where an access is too short for that.
+    /// Whatever stands before another port must pass it on.
+    fn bound_to(&self, _cancel: &Cancellation) -> Option<Arc<dyn Files>> {
+        None
+    }
+
+    /// Whether a file can come in pieces here. Whatever stands before another port must pass it on.
+    fn takes_pieces(&self) -> bool {
+        false
+    }
+
+    /// Begins a file that comes in pieces; missing folders above it are made. Whatever stands before another port must
+    /// pass it on, when it lets files be written.
+    ///
+    /// # Errors
+    /// [`FileError`], the same that [`Files::replace`] gives for such a place.
+    fn begin(&self, path: &WorkspacePath) -> Result<Box<dyn NewFile>, FileError> {
+        let source = std::io::Error::new(std::io::ErrorKind::Unsupported, "files cannot come in pieces here");
+        Err(FileError::Io { op: "begin", path: path.to_string(), source })
+    }
+
+    /// Whether a file at this path may be written here, whether there is one or not. Asked when a call writes to a path
+    /// that it did not name. Whatever stands before another port must pass it on.
+    ///
+    /// # Errors
+    /// [`FileError::Denied`].
+    fn may_write(&self, _path: &WorkspacePath) -> Result<(), FileError> {
+        Ok(())
+    }
+
     /// Replaces or creates a file as a whole: a reader sees the old bytes or the new ones, also after a crash.
     /// Keeps the mode (and the owner where allowed) of what it replaces; follows a link inside the workspace.
     ///
     /// # Errors
     /// [`FileError::Changed`] when [`Replacement::expected`] does not fit what is there; the file is then unchanged.
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError>;
+}
+
+/// A file that comes in pieces. Its bytes stand beside the place that they are for, under no name or one of their own,
+/// until [`NewFile::put`] gives them their place; dropped before that, they are gone.
+pub trait NewFile: Send + Sync {
+    /// Makes room for so many bytes, where the file system can.
+    ///
+    /// # Errors
+    /// [`FileError::Io`] when there is no room.
+    fn reserve(&self, bytes: u64) -> Result<(), FileError>;
+
+    /// Writes bytes from a place on.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), FileError>;
+
+    /// Reads bytes that were written, from a place on; 0 at the end.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize, FileError>;
+
+    /// Cuts it, or makes it longer with zeros.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    fn set_size(&self, bytes: u64) -> Result<(), FileError>;
+
+    /// Makes it durable and gives it its place in one step, if what is there now is what is expected. `goes_on` is
+    /// asked right before that step; when it says no, nothing was done.
+    ///
+    /// # Errors
+    /// [`FileError::Exists`] and [`FileError::Changed`]; what is there is untouched then. [`FileError::Stopped`] when
+    /// it was not to go on.
+    fn put(&self, expected: &Expected, goes_on: &dyn Fn() -> Result<(), CancelReason>) -> Result<FileStat, FileError>;
 }
 
 /// An open regular file.
@@ -123,6 +206,15 @@ pub struct FolderEntry {
     pub path: WorkspacePath,
     /// What it is; links are not followed.
     pub kind: FileKind,
+}
+
+/// One name in a folder, with its size where it is known already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SizedEntry {
+    /// The name.
+    pub entry: FolderEntry,
+    /// Size of a file in bytes, where the listing tells it.
+    pub size_bytes: Option<u64>,
 }
 
 /// A whole new content for a file.
@@ -217,6 +309,16 @@ pub enum FileError {
         path: String,
         /// The rule.
         rule: String,
+    },
+    /// It ended before it was done: it took too long, or nobody wanted it any more.
+    #[error("{op} {path}: {reason}")]
+    Stopped {
+        /// What was tried.
+        op: &'static str,
+        /// Where.
+        path: String,
+        /// Why it ended.
+        reason: CancelReason,
     },
     /// The operating system said no.
     #[error("{op} {path}: {source}")]

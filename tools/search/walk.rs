@@ -80,6 +80,8 @@ impl<'a> Walk<'a> {
             return Err(StartError::InGit { path: start.to_string() });
         }
         let kind = files.stat(&start, Links::Follow)?.kind;
+        let entries_max = files.walk_entries_max().map_or(options.entries_max, |most| options.entries_max.min(most));
+        let options = WalkOptions { entries_max, ..options };
         let mut walk = Self {
             files,
             start: start.clone(),

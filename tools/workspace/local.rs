@@ -18,9 +18,10 @@ use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 
 use super::beneath::{Beneath, RACES_MAX, kind_of, not_a_file, stat_of};
+use super::landing::Landing;
 use super::replacement::Replacing;
 use super::{Commands, Workspace, WorkspaceCapabilities, leftover};
-use crate::effects::files::{FileError, FileKind, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
+use crate::effects::files::{FileError, FileKind, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement};
 use crate::effects::processes::Processes;
 use crate::workspace_path::WorkspacePath;
 
@@ -33,7 +34,7 @@ const SWEEP_FOLDERS_MAX: usize = 1_000_000;
 
 /// The files beneath one folder of this machine.
 pub struct LocalFiles {
-    beneath: Beneath,
+    beneath: Arc<Beneath>,
     swept: Mutex<BTreeSet<(u64, u64)>>,
 }
 
@@ -67,7 +68,7 @@ impl LocalFiles {
         };
         let absolute = std::fs::canonicalize(root).map_err(fail)?;
         let dir = Dir::open_ambient_dir(&absolute, ambient_authority()).map_err(fail)?;
-        let files = Self { beneath: Beneath::new(dir, absolute.as_os_str()), swept: Mutex::default() };
+        let files = Self { beneath: Arc::new(Beneath::new(dir, absolute.as_os_str())), swept: Mutex::default() };
         files.sweep_once(files.beneath.root());
         Ok((files, absolute))
     }
@@ -166,6 +167,15 @@ impl Files for LocalFiles {
             Some(Errno::NOENT) => self.beneath.error("list", path, Errno::NOENT),
             _ => FileError::Io { op: "list", path: path.to_string(), source },
         })
+    }
+
+    fn takes_pieces(&self) -> bool {
+        true
+    }
+
+    fn begin(&self, path: &WorkspacePath) -> Result<Box<dyn NewFile>, FileError> {
+        let landing = Landing::begin(&self.beneath, path, |folder| self.sweep_once(folder))?;
+        Ok(Box::new(landing))
     }
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {

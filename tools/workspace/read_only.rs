@@ -6,7 +6,8 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
+use crate::cancellation::Cancellation;
+use crate::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement, SizedEntry};
 use crate::workspace_path::WorkspacePath;
 
 /// The same files without their way to be replaced.
@@ -33,8 +34,28 @@ impl Files for ReadOnlyFiles {
         self.0.list(path)
     }
 
-    fn replace(&self, path: &WorkspacePath, _replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
-        let source = io::Error::new(io::ErrorKind::PermissionDenied, "writing is not granted here");
-        Err(FileError::Io { op: "write", path: path.to_string(), source })
+    fn list_sized(&self, path: &WorkspacePath) -> Result<Vec<SizedEntry>, FileError> {
+        self.0.list_sized(path)
     }
+
+    fn walk_entries_max(&self) -> Option<u64> {
+        self.0.walk_entries_max()
+    }
+
+    fn bound_to(&self, cancel: &Cancellation) -> Option<Arc<dyn Files>> {
+        self.0.bound_to(cancel).map(|files| Arc::new(Self(files)) as _)
+    }
+
+    fn may_write(&self, path: &WorkspacePath) -> Result<(), FileError> {
+        Err(refused(path))
+    }
+
+    fn replace(&self, path: &WorkspacePath, _replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
+        Err(refused(path))
+    }
+}
+
+fn refused(path: &WorkspacePath) -> FileError {
+    let source = io::Error::new(io::ErrorKind::PermissionDenied, "writing is not granted here");
+    FileError::Io { op: "write", path: path.to_string(), source }
 }

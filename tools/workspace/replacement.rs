@@ -42,7 +42,7 @@ pub(super) struct Replacing<'r> {
 }
 
 /// Why one try did not come to its end.
-enum Halt {
+pub(super) enum Halt {
     /// Somebody put a link where the target stood; the path must be resolved again.
     Raced,
     /// For good.
@@ -63,21 +63,30 @@ impl<'r> Replacing<'r> {
     /// Does it; `enter` is told the folder before anything is written there.
     pub(super) fn run(&self, enter: impl Fn(&OwnedFd)) -> Result<FileStat, FileError> {
         for _ in 0..RACES_MAX {
-            let target = self.beneath.canonical(self.asked)?;
-            let Some(name) = target.name() else {
-                return Err(FileError::NotAFile { path: self.asked.to_string(), kind: "folder" });
-            };
-            let above = target.parent().unwrap_or_else(WorkspacePath::root);
-            let folder = match self.folder(&above) {
-                Err(Errno::LOOP) => continue,
-                Err(errno) => return Err(self.folder_error(&above, errno)),
-                Ok(folder) => folder,
-            };
+            let (target, folder) = self.place()?;
+            let name = target.name().unwrap_or_default();
             enter(&folder);
             match self.write_beside(&folder, name) {
                 Ok(stat) => return Ok(stat),
                 Err(Halt::Failed(error)) => return Err(error),
                 Err(Halt::Raced) => {}
+            }
+        }
+        Err(self.fail("replace", Errno::LOOP))
+    }
+
+    /// The target without links, which is never the root, and its open folder.
+    pub(super) fn place(&self) -> Result<(WorkspacePath, OwnedFd), FileError> {
+        for _ in 0..RACES_MAX {
+            let target = self.beneath.canonical(self.asked)?;
+            if target.is_root() {
+                return Err(FileError::NotAFile { path: self.asked.to_string(), kind: "folder" });
+            }
+            let above = target.parent().unwrap_or_else(WorkspacePath::root);
+            match self.folder(&above) {
+                Err(Errno::LOOP) => {}
+                Err(errno) => return Err(self.folder_error(&above, errno)),
+                Ok(folder) => return Ok((target, folder)),
             }
         }
         Err(self.fail("replace", Errno::LOOP))
@@ -133,7 +142,7 @@ impl<'r> Replacing<'r> {
             Temp::create(folder, before.is_none()).map_err(|errno| self.fail("create a file beside", errno))?;
         temp.file.write_all(self.wanted.bytes).map_err(|source| self.io("write", source))?;
         if let Some(old) = &before {
-            temp.take_after(old).map_err(|errno| self.fail("set the mode of", errno))?;
+            take_after(&temp.file, old).map_err(|errno| self.fail("set the mode of", errno))?;
         }
         temp.file.sync_all().map_err(|source| self.io("sync", source))?;
 
@@ -143,7 +152,7 @@ impl<'r> Replacing<'r> {
         if let Some(old) = &now
             && before.as_ref().is_none_or(|before| owner_and_mode(before) != owner_and_mode(old))
         {
-            temp.take_after(old).map_err(|errno| self.fail("set the mode of", errno))?;
+            take_after(&temp.file, old).map_err(|errno| self.fail("set the mode of", errno))?;
         }
         self.put(&mut temp, folder, name)?;
         let stat = rustix::fs::fstat(&temp.file).map_err(|errno| self.fail("stat", errno))?;
@@ -171,7 +180,7 @@ impl<'r> Replacing<'r> {
     }
 
     /// What stands at the target now; refused when it may not be replaced.
-    fn look(&self, folder: &OwnedFd, name: &OsStr) -> Result<Option<Stat>, Halt> {
+    pub(super) fn look(&self, folder: &OwnedFd, name: &OsStr) -> Result<Option<Stat>, Halt> {
         let stat = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
@@ -194,7 +203,7 @@ impl<'r> Replacing<'r> {
     }
 
     /// Compares the bytes that are there with what they must be.
-    fn check_content(&self, folder: &OwnedFd, name: &OsStr) -> Result<(), FileError> {
+    pub(super) fn check_content(&self, folder: &OwnedFd, name: &OsStr) -> Result<(), FileError> {
         let Expected::Content(expected) = &self.wanted.expected else {
             return Ok(());
         };
@@ -214,7 +223,7 @@ impl<'r> Replacing<'r> {
         })
     }
 
-    fn fail(&self, op: &'static str, errno: Errno) -> FileError {
+    pub(super) fn fail(&self, op: &'static str, errno: Errno) -> FileError {
         self.beneath.error(op, self.asked, errno)
     }
 
@@ -247,25 +256,6 @@ impl<'f> Temp<'f> {
         }
         Err(Errno::EXIST)
     }
-
-    /// Takes owner and mode after the file that it replaces. Bits that act for the owner are dropped when the
-    /// owner cannot be kept.
-    fn take_after(&self, old: &Stat) -> Result<(), Errno> {
-        let now = rustix::fs::fstat(&self.file)?;
-        let mut mode = old.st_mode & 0o7777;
-        if (now.st_uid, now.st_gid) != (old.st_uid, old.st_gid) {
-            let owned =
-                rustix::fs::fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)));
-            if owned.is_err() {
-                mode &= 0o777;
-                if rustix::fs::fchown(&self.file, None, Some(Gid::from_raw(old.st_gid))).is_err() {
-                    // The group's rights were given to another group.
-                    mode &= !0o070 | ((mode & 0o007) << 3);
-                }
-            }
-        }
-        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
-    }
 }
 
 impl Drop for Temp<'_> {
@@ -276,12 +266,30 @@ impl Drop for Temp<'_> {
     }
 }
 
+/// Gives a file the owner and the mode of the one that it replaces. Bits that act for the owner are dropped when the
+/// owner cannot be kept.
+pub(super) fn take_after(file: &File, old: &Stat) -> Result<(), Errno> {
+    let now = rustix::fs::fstat(file)?;
+    let mut mode = old.st_mode & 0o7777;
+    if (now.st_uid, now.st_gid) != (old.st_uid, old.st_gid) {
+        let owned = rustix::fs::fchown(file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)));
+        if owned.is_err() {
+            mode &= 0o777;
+            if rustix::fs::fchown(file, None, Some(Gid::from_raw(old.st_gid))).is_err() {
+                // The group's rights were given to another group.
+                mode &= !0o070 | ((mode & 0o007) << 3);
+            }
+        }
+    }
+    rustix::fs::fchmod(file, Mode::from_raw_mode(mode))
+}
+
 fn owner_and_mode(stat: &Stat) -> (u32, u32, u32) {
     (stat.st_uid, stat.st_gid, stat.st_mode)
 }
 
 /// Some file systems cannot sync a folder; the rename is as durable as they make it.
-fn harmless(errno: Errno) -> Result<(), Errno> {
+pub(super) fn harmless(errno: Errno) -> Result<(), Errno> {
     match errno {
         Errno::INVAL | Errno::NOTSUP | Errno::NOSYS | Errno::ROFS | Errno::BADF => Ok(()),
         errno => Err(errno),
@@ -289,7 +297,7 @@ fn harmless(errno: Errno) -> Result<(), Errno> {
 }
 
 /// Waits for the turn of one path in this process.
-fn lock(folder: &OwnedFd, name: &OsStr) -> MutexGuard<'static, ()> {
+pub(super) fn lock(folder: &OwnedFd, name: &OsStr) -> MutexGuard<'static, ()> {
     let mut hash = DefaultHasher::new();
     if let Ok(stat) = rustix::fs::fstat(folder.as_fd()) {
         (stat.st_dev, stat.st_ino).hash(&mut hash);
