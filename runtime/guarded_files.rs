@@ -4,11 +4,13 @@
 //! that `read` is denied is denied here too, by its own path and by where it really leads, whichever tool opens it.
 //! It is still listed: its name is not its content.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use toolwarden_tools::cancellation::Cancellation;
+use toolwarden_tools::effects::files::together::{FileChange, TogetherError};
 use toolwarden_tools::effects::files::{
-    FileError, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement, SizedEntry,
+    Expected, FileError, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement, SizedEntry,
 };
 use toolwarden_tools::tool::{Lane, Subject};
 use toolwarden_tools::workspace_path::WorkspacePath;
@@ -77,6 +79,19 @@ impl Files for GuardedFiles {
         self.files.open(path)
     }
 
+    fn open_listed(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
+        self.check(&[READER], path, false)?;
+        self.files.open_listed(path)
+    }
+
+    fn folder_on_disk(&self) -> Option<&Path> {
+        self.files.folder_on_disk()
+    }
+
+    fn is_guarded(&self) -> bool {
+        true
+    }
+
     fn may_read(&self, path: &WorkspacePath) -> Result<(), FileError> {
         self.check(&[READER], path, false)
     }
@@ -113,5 +128,13 @@ impl Files for GuardedFiles {
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         self.files.replace(path, replacement)
+    }
+
+    fn remove(&self, path: &WorkspacePath, expected: &Expected) -> Result<(), FileError> {
+        self.files.remove(path, expected)
+    }
+
+    fn change_together(&self, changes: &[FileChange<'_>], go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        self.files.change_together(changes, go_on)
     }
 }

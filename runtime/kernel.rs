@@ -173,11 +173,21 @@ impl Kernel {
 
     /// Cancels one call of a top session, or all of them; returns whether there was any.
     pub fn cancel_calls(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
-        let mut any = false;
-        for mut live in self.live.iter_mut() {
-            if live.root_session != *root_session || call.is_some_and(|id| id != live.key()) {
-                continue;
+        let ids = match call {
+            Some(id) => vec![id.clone()],
+            None => {
+                let of_session = self.live.iter().filter(|live| live.root_session == *root_session);
+                let mut ids: Vec<InvocationId> = of_session.map(|live| live.key().clone()).collect();
+                // Who is told first is seen in the order of the endings: the map's order must not decide it.
+                ids.sort_unstable();
+                ids
             }
+        };
+        let mut any = false;
+        for id in ids {
+            let Some(mut live) = self.live.get_mut(&id).filter(|live| live.root_session == *root_session) else {
+                continue;
+            };
             any = true;
             match &mut live.reach {
                 Reach::Proposed { cancel } => {
@@ -732,7 +742,7 @@ fn settle(
     let sides = outcome.sides.into_iter().map(|kept| {
         let (text, count) = kernel.sanitiser.clean(kept.text);
         removed += count;
-        Side { side: kept.side, text: text.into() }
+        Side { side: kept.side, at: kept.at, text: text.into() }
     });
     let sides: Vec<Side> = sides.collect();
     let error_kind = outcome.error.map(|kind| kernel.sanitiser.clean_kind(kind));

@@ -30,7 +30,21 @@ pub mod mutants;
 pub mod narrative;
 pub mod tree;
 
+pub mod sight;
+
+pub mod fate;
+
+pub mod play;
+pub mod twins;
+
+pub mod plays;
+
+pub mod watchers;
+
+pub mod stage;
+
 pub mod scenario;
+pub mod world;
 
 pub mod driver;
 
@@ -38,5 +52,9 @@ pub mod campaign;
 pub mod minimise;
 pub mod timeline;
 
+pub use world::World;
+
 #[cfg(test)]
 mod sweep;
+#[cfg(test)]
+mod worlds;

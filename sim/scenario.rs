@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::mutants;
+use crate::play::Play;
 use crate::seed::Choices;
+use crate::stage::check;
 use crate::workload::{
     Behaviour, Bodies, CANCELS_MAX, COUNT_MAX, Cancel, DEPTH_MAX, Faults, Limits, Mix, Person, SPAN_MS_MAX, Shape,
     WEIGHT_MAX, Workload,
@@ -27,7 +29,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const NODES_MAX: u64 = 4_096;
 
 /// What is simulated.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
     /// Its name: lower-case words and digits, joined by `-`.
     pub name: String,
@@ -40,10 +42,12 @@ pub struct Scenario {
 }
 
 /// What a driver reads.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Plan {
     /// The machines under our own schedule.
     Machines(Box<Workload>),
+    /// The shipped runtime in a pretended world.
+    World(Box<Play>),
 }
 
 /// Who runs a scenario.
@@ -52,6 +56,8 @@ pub enum Plan {
 pub enum Driver {
     /// The machines under our own schedule, in virtual time.
     Machines,
+    /// The shipped runtime on paused time, with twins for everything around it.
+    World,
 }
 
 impl Driver {
@@ -59,6 +65,7 @@ impl Driver {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Machines => "machines",
+            Self::World => "world",
         }
     }
 }
@@ -112,6 +119,18 @@ struct MachinesFile {
     cancel: Vec<Cancel>,
 }
 
+/// A file for a world, as it is written.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorldFile {
+    name: String,
+    about: String,
+    driver: Driver,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    choices: Option<Vec<u32>>,
+    world: Play,
+}
+
 impl Scenario {
     /// Reads a scenario; `file` names it in errors.
     ///
@@ -133,6 +152,14 @@ impl Scenario {
                 checked(&read).map_err(|fault| at(line_of(text, fault.section, fault.key), fault.message))?;
                 Ok(read.into())
             }
+            Driver::World => {
+                let WorldFile { name, about, choices, world, .. } = toml::from_str(text).map_err(malformed)?;
+                let checked = checked_name(&name).and_then(|()| checked_about(&about));
+                checked.map_err(|fault| at(line_of(text, fault.section, fault.key), fault.message))?;
+                // Its own message names the line within the turns or the policy.
+                check(&world).map_err(|error| at(line_of(text, "world", ""), error.to_string()))?;
+                Ok(Self { name, about, plan: Plan::World(Box::new(world)), choices })
+            }
         }
     }
 
@@ -143,6 +170,13 @@ impl Scenario {
     pub fn to_text(&self) -> Result<String, toml::ser::Error> {
         match &self.plan {
             Plan::Machines(workload) => toml::to_string(&MachinesFile::new(self, workload)),
+            Plan::World(play) => toml::to_string(&WorldFile {
+                name: self.name.clone(),
+                about: self.about.clone(),
+                driver: Driver::World,
+                choices: self.choices.clone(),
+                world: Play::clone(play),
+            }),
         }
     }
 
@@ -150,6 +184,7 @@ impl Scenario {
     pub fn driver(&self) -> Driver {
         match &self.plan {
             Plan::Machines(_) => Driver::Machines,
+            Plan::World(_) => Driver::World,
         }
     }
 
@@ -165,6 +200,7 @@ impl Scenario {
     pub fn workload(&self) -> Option<&Workload> {
         match &self.plan {
             Plan::Machines(workload) => Some(workload),
+            Plan::World(_) => None,
         }
     }
 }
@@ -237,9 +273,7 @@ fn within(section: &'static str, key: &'static str, value: u64, least: u64, most
 
 fn checked(file: &MachinesFile) -> Result<(), Fault> {
     checked_name(&file.name)?;
-    if file.about.trim().is_empty() {
-        return Err(fault("", "about", "about is empty; say in a line what the scenario looks for"));
-    }
+    checked_about(&file.about)?;
     if let Some(name) = &file.mutant
         && mutants::named(name).is_none()
     {
@@ -272,6 +306,13 @@ fn checked_name(name: &str) -> Result<(), Fault> {
     }
     let message = format!("the name {name:?} has to be 1 to {NAME_BYTES_MAX} of a-z, 0-9 and -");
     Err(fault("", "name", message))
+}
+
+fn checked_about(about: &str) -> Result<(), Fault> {
+    match about.trim().is_empty() {
+        true => Err(fault("", "about", "about is empty; say in a line what the scenario looks for")),
+        false => Ok(()),
+    }
 }
 
 fn checked_tree(tree: &Shape) -> Result<(), Fault> {

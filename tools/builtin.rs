@@ -11,6 +11,7 @@ pub mod batch;
 pub mod edit;
 pub mod git;
 pub mod ls;
+pub mod patch;
 pub mod process;
 pub mod read;
 pub mod search;

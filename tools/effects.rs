@@ -4,9 +4,11 @@
 //! random numbers, processes, sockets, the environment) everywhere but in these files.
 
 pub mod blobs;
+pub mod blocking;
 pub mod clock;
 pub mod entropy;
 pub mod files;
+pub mod folder_watch;
 pub mod http;
 pub mod processes;
 pub mod store;

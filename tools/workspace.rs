@@ -7,8 +7,10 @@
 mod beneath;
 mod landing;
 mod leftover;
+mod note;
 mod read_only;
 mod replacement;
+mod transaction;
 
 pub mod local;
 pub mod memory;

@@ -3,9 +3,10 @@
 //! They are files in `scenarios/`, read at build time, so that the program needs none of them beside it.
 
 use super::{Scenario, ScenarioError};
+use crate::plays;
 
-/// Name and text of each, by name.
-pub(super) const FILES: [(&str, &str); 20] = [
+/// Name and text of each for the machines, by name.
+const MACHINES: [(&str, &str); 20] = [
     ("absent-person", include_str!("../scenarios/absent-person.toml")),
     ("budget-midway", include_str!("../scenarios/budget-midway.toml")),
     ("cancel-storm", include_str!("../scenarios/cancel-storm.toml")),
@@ -28,12 +29,17 @@ pub(super) const FILES: [(&str, &str); 20] = [
     ("wide", include_str!("../scenarios/wide.toml")),
 ];
 
-/// All of them, by name.
+/// Name and text of each, those for the machines first.
+pub(super) fn files() -> impl Iterator<Item = (&'static str, &'static str)> {
+    MACHINES.into_iter().chain(plays::SHIPPED)
+}
+
+/// All of them: those for the machines, then those for the world, by name.
 ///
 /// # Errors
 /// [`ScenarioError`], which would be a bug.
 pub fn all() -> Result<Vec<Scenario>, ScenarioError> {
-    FILES.iter().map(|(name, text)| Scenario::parse(&format!("{name}.toml"), text)).collect()
+    files().map(|(name, text)| Scenario::parse(&format!("{name}.toml"), text)).collect()
 }
 
 /// The one of this name, when there is one.
@@ -41,6 +47,6 @@ pub fn all() -> Result<Vec<Scenario>, ScenarioError> {
 /// # Errors
 /// [`ScenarioError`], which would be a bug.
 pub fn named(name: &str) -> Result<Option<Scenario>, ScenarioError> {
-    let found = FILES.iter().find(|(known, _)| *known == name);
+    let found = files().find(|(known, _)| *known == name);
     found.map(|(name, text)| Scenario::parse(&format!("{name}.toml"), text)).transpose()
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::context::ToolContext;
+use crate::effects::blocking::{Lost, off_thread};
 use crate::effects::files::FileError;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::workspace_path::WorkspacePath;
@@ -62,9 +63,10 @@ pub(crate) fn fault(error: &FileError) -> Box<ToolOutcome> {
             expected: expected.clone(),
             actual: Some(actual.clone()),
         },
-        FileError::WorkspaceMissing { .. } | FileError::HardLinked { .. } | FileError::Denied { .. } => {
-            ToolErrorKind::Unsupported { message: text.clone() }
-        }
+        FileError::WorkspaceMissing { .. }
+        | FileError::HardLinked { .. }
+        | FileError::Unsupported { .. }
+        | FileError::Denied { .. } => ToolErrorKind::Unsupported { message: text.clone() },
         FileError::Io { op, source, .. } => match source.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 ToolErrorKind::Unsupported { message: text.clone() }
@@ -120,13 +122,11 @@ pub(crate) async fn blocking<T: Send + 'static>(
         return Ok(work(&stop));
     }
     let _dropped = StopOnDrop(Arc::clone(&stop.dropped));
-    match tokio::task::spawn_blocking(move || work(&stop)).await {
+    match off_thread(move || work(&stop)).await {
         Ok(done) => Ok(done),
-        Err(error) => match error.try_into_panic() {
-            // A bug stays a bug, whichever thread it shows on.
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(ended(op, &CancelReason::Shutdown)),
-        },
+        // A bug stays a bug, whichever thread it shows on.
+        Err(Lost::Panicked(panic)) => std::panic::resume_unwind(panic),
+        Err(Lost::Ended) => Err(ended(op, &CancelReason::Shutdown)),
     }
 }
 

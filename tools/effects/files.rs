@@ -4,11 +4,15 @@
 //! streaming a large file) runs on the blocking pool, in the tool that does it. A path never leaves the root, not
 //! by `..`, not by a link, not by a race between check and use: every access is made beneath an open descriptor.
 
+pub mod together;
+
 use std::io::{Read, Seek};
+use std::path::Path;
 use std::sync::Arc;
 
 use thiserror::Error;
 
+use self::together::{FileChange, TogetherError};
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::digest::Digest;
 use crate::workspace_path::WorkspacePath;
@@ -32,6 +36,25 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// [`FileError::NotAFile`] for folders, sockets, pipes and devices, which could block or never end.
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError>;
+
+    /// As [`Self::open`], for a path that was just listed as a regular file: what it is need not be looked at first.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    fn open_listed(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
+        self.open(path)
+    }
+
+    /// The folder on this machine whose content this port gives, unaltered; none when what is read through it may be
+    /// anything else. Whatever stands before another port and alters nothing passes it on.
+    fn folder_on_disk(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Whether [`Self::may_read`] can say no.
+    fn is_guarded(&self) -> bool {
+        false
+    }
 
     /// Whether what the file at the path holds may be shown here, whether there is one or not. Asked before
     /// somebody else (git) reads it. Whatever stands before another port must pass it on.
@@ -99,6 +122,24 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// [`FileError::Changed`] when [`Replacement::expected`] does not fit what is there; the file is then unchanged.
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError>;
+
+    /// Removes a regular file; the folders above it stay. A link is not followed.
+    ///
+    /// # Errors
+    /// As [`Self::replace`]; [`FileError::Unsupported`] where files cannot be removed.
+    fn remove(&self, path: &WorkspacePath, _expected: &Expected) -> Result<(), FileError> {
+        Err(FileError::Unsupported { op: "remove", path: path.to_string() })
+    }
+
+    /// Makes several changes, all of them or none. `go_on` is asked between the steps; once it says no, what was
+    /// done is taken back. Where a provider has no better way, the changes are made one after the other, and those
+    /// before one that fails are taken back; a process that is killed half-way then leaves them half done.
+    ///
+    /// # Errors
+    /// [`TogetherError`], which says what was taken back and what could not be.
+    fn change_together(&self, changes: &[FileChange<'_>], go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        together::one_by_one(self, changes, go_on)
+    }
 }
 
 /// A file that comes in pieces. Its bytes stand beside the place that they are for, under no name or one of their own,
@@ -145,6 +186,15 @@ pub trait OpenFile: Read + Seek + Send {
     /// The path without links that it was opened by, where the provider knows it; else [`Files::canonical`] tells.
     fn canonical(&self) -> Option<&WorkspacePath> {
         None
+    }
+
+    /// What it is now: somebody may write to it while it is read. What it was when it was opened, where the provider
+    /// gives out contents that cannot change.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn stat_now(&self) -> std::io::Result<FileStat> {
+        Ok(*self.stat())
     }
 }
 
@@ -301,6 +351,14 @@ pub enum FileError {
         path: String,
         /// How many names it has.
         link_count: u64,
+    },
+    /// This kind of workspace cannot do it.
+    #[error("this workspace cannot {op} {path}")]
+    Unsupported {
+        /// What was tried.
+        op: &'static str,
+        /// Where.
+        path: String,
     },
     /// A rule of the session says no.
     #[error("{path} is denied by policy ({rule})")]

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
@@ -202,9 +201,8 @@ fn new_file(folder: &OwnedFd, before: Option<&Stat>) -> Result<(File, Option<OsS
 
 /// Makes something under a temp name that is free.
 fn free_name(mut make: impl FnMut(&str) -> Result<(), Errno>) -> Result<OsString, Errno> {
-    static COUNT: AtomicU64 = AtomicU64::new(1 << 32);
     for _ in 0..TEMP_NAMES_MAX {
-        let name = leftover::temp_name(COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = leftover::name(leftover::TEMP_SUFFIX);
         match make(&name) {
             Ok(()) => return Ok(name.into()),
             Err(Errno::EXIST) => {}

@@ -4,10 +4,14 @@
 //! hands that writes.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::cancellation::Cancellation;
-use crate::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement, SizedEntry};
+use crate::effects::files::together::{FileChange, TogetherError};
+use crate::effects::files::{
+    Expected, FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement, SizedEntry,
+};
 use crate::workspace_path::WorkspacePath;
 
 /// The same files without their way to be replaced.
@@ -24,6 +28,18 @@ impl Files for ReadOnlyFiles {
 
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
         self.0.open(path)
+    }
+
+    fn open_listed(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
+        self.0.open_listed(path)
+    }
+
+    fn folder_on_disk(&self) -> Option<&Path> {
+        self.0.folder_on_disk()
+    }
+
+    fn is_guarded(&self) -> bool {
+        self.0.is_guarded()
     }
 
     fn may_read(&self, path: &WorkspacePath) -> Result<(), FileError> {
@@ -52,6 +68,17 @@ impl Files for ReadOnlyFiles {
 
     fn replace(&self, path: &WorkspacePath, _replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         Err(refused(path))
+    }
+
+    fn remove(&self, path: &WorkspacePath, _expected: &Expected) -> Result<(), FileError> {
+        Err(refused(path))
+    }
+
+    fn change_together(&self, changes: &[FileChange<'_>], _go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        match changes.first() {
+            Some(first) => Err(TogetherError::before_anything(0, refused(first.path()))),
+            None => Ok(()),
+        }
     }
 }
 

@@ -9,9 +9,8 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Access, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
@@ -93,7 +92,7 @@ impl<'r> Replacing<'r> {
     }
 
     /// The folder of the target, made when it is missing and that is wanted.
-    fn folder(&self, path: &WorkspacePath) -> Result<OwnedFd, Errno> {
+    pub(super) fn folder(&self, path: &WorkspacePath) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match self.beneath.open_plain(path, flags) {
             Err(Errno::NOENT) if self.wanted.create_folders => {}
@@ -118,7 +117,7 @@ impl<'r> Replacing<'r> {
         Ok(at)
     }
 
-    fn folder_error(&self, folder: &WorkspacePath, errno: Errno) -> FileError {
+    pub(super) fn folder_error(&self, folder: &WorkspacePath, errno: Errno) -> FileError {
         let at_root = folder.is_root();
         match (self.beneath.error("open", folder, errno), errno) {
             (FileError::NotFound { .. }, Errno::NOTDIR) => FileError::NotAFolder { path: folder.to_string() },
@@ -161,7 +160,7 @@ impl<'r> Replacing<'r> {
     }
 
     /// Renames the temp file over the target.
-    fn put(&self, temp: &mut Temp<'_>, folder: &OwnedFd, name: &OsStr) -> Result<(), FileError> {
+    fn put(&self, temp: &mut Temp<&OwnedFd>, folder: &OwnedFd, name: &OsStr) -> Result<(), FileError> {
         let mut result = Err(Errno::INVAL);
         if self.wanted.expected == Expected::Absent {
             result = rustix::fs::renameat_with(folder, &temp.name, folder, name, RenameFlags::NOREPLACE);
@@ -227,28 +226,27 @@ impl<'r> Replacing<'r> {
         self.beneath.error(op, self.asked, errno)
     }
 
-    fn io(&self, op: &'static str, source: std::io::Error) -> FileError {
+    pub(super) fn io(&self, op: &'static str, source: std::io::Error) -> FileError {
         FileError::Io { op, path: self.asked.to_string(), source }
     }
 }
 
 /// New bytes under a name of their own; the name goes when this is dropped before the rename.
-struct Temp<'f> {
-    folder: &'f OwnedFd,
-    name: String,
-    file: File,
-    named: bool,
+pub(super) struct Temp<F: AsFd> {
+    pub(super) folder: F,
+    pub(super) name: String,
+    pub(super) file: File,
+    pub(super) named: bool,
 }
 
-impl<'f> Temp<'f> {
+impl<F: AsFd> Temp<F> {
     /// A new empty file. The bytes of an existing one are nobody else's to see before its mode is set.
-    fn create(folder: &'f OwnedFd, new: bool) -> Result<Self, Errno> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
+    pub(super) fn create(folder: F, new: bool) -> Result<Self, Errno> {
         let mode = Mode::from_raw_mode(if new { NEW_FILE_MODE } else { 0o600 });
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TEMP_NAMES_MAX {
-            let name = leftover::temp_name(COUNT.fetch_add(1, Ordering::Relaxed));
-            match rustix::fs::openat(folder, &name, flags, mode) {
+            let name = leftover::name(leftover::TEMP_SUFFIX);
+            match rustix::fs::openat(&folder, &name, flags, mode) {
                 Ok(fd) => return Ok(Self { folder, name, file: File::from(fd), named: true }),
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno),
@@ -258,10 +256,10 @@ impl<'f> Temp<'f> {
     }
 }
 
-impl Drop for Temp<'_> {
+impl<F: AsFd> Drop for Temp<F> {
     fn drop(&mut self) {
         if self.named {
-            let _ = rustix::fs::unlinkat(self.folder, &self.name, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
         }
     }
 }
@@ -298,13 +296,22 @@ pub(super) fn harmless(errno: Errno) -> Result<(), Errno> {
 
 /// Waits for the turn of one path in this process.
 pub(super) fn lock(folder: &OwnedFd, name: &OsStr) -> MutexGuard<'static, ()> {
+    lock_stripe(stripe(folder, name))
+}
+
+/// Waits for a lock by its number; who needs several takes them in the order of their numbers.
+pub(super) fn lock_stripe(stripe: usize) -> MutexGuard<'static, ()> {
+    LOCKS[stripe].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number of a path's lock.
+pub(super) fn stripe(folder: &OwnedFd, name: &OsStr) -> usize {
     let mut hash = DefaultHasher::new();
     if let Ok(stat) = rustix::fs::fstat(folder.as_fd()) {
         (stat.st_dev, stat.st_ino).hash(&mut hash);
     }
     name.as_bytes().hash(&mut hash);
-    let stripe = usize::try_from(hash.finish() % STRIPES as u64).unwrap_or(0);
-    LOCKS[stripe].lock().unwrap_or_else(PoisonError::into_inner)
+    usize::try_from(hash.finish() % STRIPES as u64).unwrap_or(0)
 }
 
 /// The digest of everything that is left to read.
