@@ -243,14 +243,14 @@ impl<E: JournalEvent> Journal<E> {
 
     /// As [`Self::note_all`]; what is to be done afterwards is done once the sink has them, or when the journal is gone.
     pub fn note_all_then(&self, events: Vec<E>, then: Afterwards) {
-        self.send(JournalMessage::AppendAll(events, Told::Then(then)));
+        if !self.send(JournalMessage::AppendAll(events, Told::Then(then))) {
+            tracing::warn!("events that somebody waits for are not in the journal: it is not running");
+        }
     }
 
-    /// A journal that is gone drops the message, and whom it was to tell with it.
-    fn send(&self, message: JournalMessage<E>) {
-        if !self.slot.get().is_ok_and(|actor| actor.cast(message).is_ok()) {
-            tracing::warn!("an event is lost: the journal is not running");
-        }
+    /// Whether there is a journal; one that is gone drops the message, and whom it was to tell with it.
+    fn send(&self, message: JournalMessage<E>) -> bool {
+        self.slot.get().is_ok_and(|actor| actor.cast(message).is_ok())
     }
 
     /// Reads from now on: everything, or one top session's events with those of its child sessions.

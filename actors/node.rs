@@ -513,7 +513,8 @@ impl<T> Parting<T> {
     }
 }
 
-/// Starts a body as a task of its own. The body's future goes into the task as it is: large futures are costly to move.
+/// Starts a body as a task of its own. The body's future is made in a box in the task: a task is moved several times
+/// before it runs, and large futures are costly to move.
 fn start_with<T, F, R>(body: F, tell: fn(T, BodyGuard)) -> Body
 where
     T: Send + 'static,
@@ -523,7 +524,7 @@ where
     Box::new(move |handle, guard| {
         let task = tokio::spawn(async move {
             // The factory runs inside of the guard too: it may panic as well.
-            match AssertUnwindSafe(async move { body(handle).await }).catch_unwind().await {
+            match AssertUnwindSafe(async move { Box::pin(body(handle)).await }).catch_unwind().await {
                 Ok(output) => tell(output, guard),
                 Err(panic) => guard.tell(BodyEnd::Panicked(panic_text(&*panic)), None),
             }

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 use thiserror::Error;
-use toolwarden::embedding::{BuildError, Runtime};
+use toolwarden::embedding::{BuildError, Runtime, RuntimeBuilder};
 use toolwarden::models::Model;
-use toolwarden::models::research::{RESEARCH_NAME, ResearchModel};
-use toolwarden::models::scripted::{SCRIPT_BYTES_MAX, ScriptError, ScriptedModel};
+use toolwarden::models::catalog::ModelCatalog;
 use toolwarden::policy::{PermissionPolicy, PolicyError};
 use toolwarden::resume::ResumeError;
 use toolwarden::run::RunLimits;
@@ -23,14 +22,18 @@ use toolwarden_tools::effects::processes::containment::Unavailable;
 use toolwarden_tools::effects::store::StoreError;
 use toolwarden_tools::effects::store::directory::{DirectoryStore, Durability};
 use toolwarden_tools::ids::SessionId;
+use toolwarden_tools::web::ssrf::Origin;
+use toolwarden_tools::workspace::object_store::bucket::BucketError;
 
 use crate::artifacts::{ArtifactArgs, ArtifactsError};
 use crate::attendant::{Attendance, Attendant, Killed};
+use crate::bucket::BucketArgs;
 use crate::confirm::Asker;
 use crate::containment::Level;
-use crate::environment::{Environment, STORE_VARIABLE};
+use crate::environment::{Environment, SECRET_BYTES_MIN, STORE_VARIABLE};
 use crate::events_file::{EventsFile, EventsFileError};
 use crate::input::{InputError, read_file};
+use crate::models::{ModelsError, load_catalog, load_model};
 use crate::sandbox::SandboxArgs;
 use crate::stop_signal::StopSignals;
 use crate::terminal::Screen;
@@ -43,9 +46,12 @@ const TIMEOUT_S_MAX: f64 = 7.0 * 24.0 * 3600.0;
 /// What every command that works in a workspace takes.
 #[derive(Debug, Args)]
 pub(crate) struct WorkspaceArgs {
-    /// The folder to work in; nothing outside of it is reached
+    /// The folder to work in, or a bucket as s3://BUCKET/PREFIX; nothing outside of it is reached
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) workspace: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) bucket: BucketArgs,
 }
 
 /// What every command that calls tools takes.
@@ -65,6 +71,10 @@ pub(crate) struct CallArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 
+    /// An origin that tools may ask although it is private, such as http://127.0.0.1:8080; may be given again
+    #[arg(long, value_name = "ORIGIN", value_parser = parse_origin)]
+    pub(crate) allow_origin: Vec<Origin>,
+
     /// Write every event to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) events: Option<PathBuf>,
@@ -79,6 +89,10 @@ pub(crate) struct CallArgs {
     /// How far commands are held; refused where that is not available [default: sub_reaper]
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) containment: Option<Level>,
+}
+
+pub(crate) fn parse_origin(text: &str) -> Result<Origin, String> {
+    Origin::parse(text).map_err(|error| error.to_string())
 }
 
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
@@ -116,11 +130,35 @@ pub(crate) struct Surroundings {
     pub(crate) screen: Screen,
     /// The variables of this process.
     pub(crate) environment: Environment,
+    /// The file of settings that the command line names.
+    pub(crate) config: Option<PathBuf>,
+}
+
+impl Surroundings {
+    /// The settings and keys of models.
+    ///
+    /// # Errors
+    /// [`AssemblyError::Models`].
+    pub(crate) fn catalog(&self) -> Result<ModelCatalog, AssemblyError> {
+        Ok(load_catalog(self.config.as_deref(), &self.environment)?)
+    }
+
+    /// The model that a name means.
+    ///
+    /// # Errors
+    /// [`AssemblyError::Models`].
+    pub(crate) fn model(&self, spec: &str) -> Result<Arc<dyn Model>, AssemblyError> {
+        Ok(load_model(spec, &self.catalog()?)?)
+    }
 }
 
 /// What a session is to be; what is left out of one that is opened again is inherited.
 pub(crate) struct Plan<'a> {
     pub(crate) workspace: Option<&'a Path>,
+    /// Where the store of a bucket is, if the workspace is one.
+    pub(crate) bucket: BucketArgs,
+    /// Private origins that tools may ask.
+    pub(crate) allow_origin: Vec<Origin>,
     pub(crate) events: Option<&'a Path>,
     pub(crate) policy: Option<PermissionPolicy>,
     pub(crate) model: Option<Arc<dyn Model>>,
@@ -152,6 +190,8 @@ impl<'a> Plan<'a> {
     pub(crate) fn new(workspace: &'a Path) -> Self {
         Self {
             workspace: Some(workspace),
+            bucket: BucketArgs::default(),
+            allow_origin: Vec::new(),
             events: None,
             policy: None,
             model: None,
@@ -180,15 +220,9 @@ pub(crate) enum AssemblyError {
     /// The policy's text is wrong.
     #[error("the policy cannot be used: {0}")]
     Policy(#[from] PolicyError),
-    /// There is no such model.
-    #[error("there is no model {spec:?}; there are {RESEARCH_NAME} and scripted:FILE")]
-    Model {
-        /// What was asked for.
-        spec: String,
-    },
-    /// The script cannot be used.
-    #[error("the script cannot be used: {0}")]
-    Script(#[from] ScriptError),
+    /// The model, or the settings of models.
+    #[error(transparent)]
+    Models(#[from] ModelsError),
     /// The events have nowhere to go.
     #[error(transparent)]
     Events(#[from] EventsFileError),
@@ -215,6 +249,9 @@ pub(crate) enum AssemblyError {
         /// Why not.
         reason: Unavailable,
     },
+    /// A bucket cannot be the workspace.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
     /// The system gives no signal handlers.
     #[error("cannot listen to Ctrl-C: {0}")]
     Signals(std::io::Error),
@@ -227,10 +264,10 @@ impl AssemblyError {
             Self::Input(_)
             | Self::Policy(_)
             | Self::Artifacts(_)
-            | Self::Model { .. }
-            | Self::Script(_)
+            | Self::Models(_)
             | Self::Events(_)
             | Self::Containment { .. }
+            | Self::Bucket(_)
             | Self::NoStore => true,
             Self::Store(error) => matches!(error, StoreError::Newer { .. }),
             Self::Resume(error) => match error {
@@ -286,22 +323,6 @@ pub(crate) fn load_policy(path: &Path) -> Result<PermissionPolicy, AssemblyError
     Ok(policy?)
 }
 
-/// The model that `--model` names.
-///
-/// # Errors
-/// [`AssemblyError`].
-pub(crate) fn load_model(spec: &str) -> Result<Arc<dyn Model>, AssemblyError> {
-    match spec.split_once(':') {
-        _ if spec == RESEARCH_NAME => Ok(Arc::new(ResearchModel)),
-        Some(("scripted", file)) if !file.is_empty() => {
-            let bytes_max = u64::try_from(SCRIPT_BYTES_MAX).unwrap_or(u64::MAX);
-            let text = read_file(Path::new(file), "the script", bytes_max)?;
-            Ok(Arc::new(ScriptedModel::load(&text, file)?))
-        }
-        _ => Err(AssemblyError::Model { spec: spec.to_owned() }),
-    }
-}
-
 /// A session with everything around it.
 pub(crate) struct Assembly {
     pub(crate) runtime: Runtime,
@@ -321,7 +342,12 @@ impl Assembly {
         // This program is its own shim: what leaves a command's group is found again.
         let processes = Level::processes(plan.containment).await.map_err(refused)?;
         let events_file = plan.events.map(EventsFile::create).transpose()?;
-        let parts = Parts { store: plan.store, artifacts: plan.artifacts.take(), processes: Some(processes) };
+        let parts = Parts {
+            store: plan.store,
+            artifacts: plan.artifacts.take(),
+            processes: Some(processes),
+            allow_origin: std::mem::take(&mut plan.allow_origin),
+        };
         let runtime = start_runtime(parts, events_file, with).await?;
         let opened = async {
             let (session, policy, asker) = open_session(plan, &runtime, with).await?;
@@ -362,6 +388,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) store: Option<&'a Path>,
     pub(crate) artifacts: Option<FolderBlobs>,
     pub(crate) processes: Option<Arc<dyn Processes>>,
+    pub(crate) allow_origin: Vec<Origin>,
 }
 
 /// A runtime on these parts.
@@ -373,10 +400,15 @@ pub(crate) async fn start_runtime(
     events_file: Option<EventsFile>,
     with: &Surroundings,
 ) -> Result<Runtime, AssemblyError> {
+    let catalog = with.catalog()?;
+    let mut secrets = with.environment.secrets();
+    secrets.extend(catalog.secrets().into_iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN));
     let mut builder = Runtime::builder()
         .environment(with.environment.for_commands())
-        .secrets(with.environment.secrets())
+        .secrets(secrets)
+        .model_retries(catalog.config().retries)
         .event_sink(move || events_file.as_ref().and_then(EventsFile::sink));
+    builder = parts.allow_origin.into_iter().fold(builder, RuntimeBuilder::allow_origin);
     if let Some(cache) = with.environment.cache_folder() {
         builder = builder.search_cache(cache);
     }
@@ -404,16 +436,24 @@ async fn open_session(
     let mut builder = match (&plan.resumes, plan.workspace) {
         (Some(resumption), workspace) => {
             let kept = runtime.look_at(&resumption.session).await?.state.settings;
+            let kept_at = kept.as_ref().map(|kept| PathBuf::from(&kept.workspace));
+            let place = workspace.or(kept_at.as_deref().filter(|path| BucketArgs::is_bucket(path)));
             if let (None, Some(settings)) = (&model, &kept) {
-                model = Some(load_model(&settings.model)?);
+                model = Some(with.model(&settings.model)?);
             }
             policy = policy.or(kept.map(|settings| settings.permission_policy));
             let builder = runtime.resume(resumption.session.clone());
             let builder = if resumption.accepts_damage { builder.accept_damage() } else { builder };
-            match workspace {
-                Some(workspace) => builder.folder(workspace),
-                None => builder,
+            match (place, workspace) {
+                (Some(place), _) if BucketArgs::is_bucket(place) => {
+                    builder.over(plan.bucket.open(place, &with.environment)?)
+                }
+                (_, Some(workspace)) => builder.folder(workspace),
+                _ => builder,
             }
+        }
+        (None, Some(place)) if BucketArgs::is_bucket(place) => {
+            runtime.session_over(plan.bucket.open(place, &with.environment)?)
         }
         (None, workspace) => runtime.session(workspace.unwrap_or_else(|| Path::new("."))),
     };
@@ -450,7 +490,7 @@ fn warn_of_unknown_tools(policy: &PermissionPolicy, session: &Session, screen: &
 mod tests {
     use std::time::Duration;
 
-    use super::{AssemblyError, load_model, parse_timeout};
+    use super::parse_timeout;
 
     #[test]
     fn only_spans_that_make_sense_are_taken() {
@@ -459,17 +499,5 @@ mod tests {
         for bad in ["0", "-1", "nan", "inf", "1e99", "soon", ""] {
             assert!(parse_timeout(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn an_unknown_model_is_told_what_there_is() {
-        assert!(load_model("builtin:research").is_ok());
-        for bad in ["gpt", "scripted:", "scripted", "builtin:other", ""] {
-            let error = load_model(bad).err().unwrap();
-            assert!(matches!(error, AssemblyError::Model { .. }) && error.is_usage(), "{bad}: {error}");
-            assert!(error.to_string().contains("scripted:FILE"), "{error}");
-        }
-        let error = load_model("scripted:/nowhere").err().unwrap();
-        assert!(error.is_usage() && error.to_string().contains("/nowhere"), "{error}");
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod ask;
 pub(crate) mod call;
 pub(crate) mod doctor;
 pub(crate) mod fork;
+pub(crate) mod models;
 pub(crate) mod resume;
 pub(crate) mod sessions;
 pub(crate) mod sim;
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     VerifyEvidence(verify_evidence::VerifyEvidenceArgs),
     /// Show what this machine lets toolwarden do, and why not more
     Doctor(doctor::DoctorArgs),
+    /// Check that a model answers, and what it can do
+    Models(models::ModelsArgs),
     /// List the sessions that are kept
     Sessions(sessions::SessionsArgs),
     /// Go on with a session: finish what was under way, or ask more
@@ -126,6 +129,7 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Verify(args) => verify::verify(args, with).await,
         Command::VerifyEvidence(args) => verify_evidence::verify_evidence(&args, with),
         Command::Doctor(args) => doctor::examine(args, with).await,
+        Command::Models(args) => models::models(args, with).await,
         Command::Sessions(args) => sessions::list(args, with).await,
         Command::Resume(args) => resume::resume(args, with).await,
         Command::Fork(args) => fork::fork(args, with).await,

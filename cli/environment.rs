@@ -10,10 +10,12 @@ use toolwarden_tools::builtin::bash::allowed_environment;
 
 /// Names the folder that sessions are kept in.
 pub(crate) const STORE_VARIABLE: &str = "TOOLWARDEN_STORE";
+/// Names the file of settings.
+pub(crate) const CONFIG_VARIABLE: &str = "TOOLWARDEN_CONFIG";
 /// Parts of a variable's name that make its value a secret.
 const SECRET_PARTS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
 /// Shortest value that is taken as a secret, in bytes: a shorter one would blot out ordinary text.
-const SECRET_BYTES_MIN: usize = 8;
+pub(crate) const SECRET_BYTES_MIN: usize = 8;
 
 /// The variables of this process that are text.
 pub(crate) struct Environment {
@@ -28,6 +30,23 @@ impl Environment {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
         Self { variables: std::env::vars_os().filter_map(text).collect() }
+    }
+
+    /// All of them, for what is reached by their usual names.
+    pub(crate) fn variables(&self) -> &BTreeMap<String, String> {
+        &self.variables
+    }
+
+    /// The file of settings that the environment names.
+    pub(crate) fn config_file(&self) -> Option<PathBuf> {
+        self.variables.get(CONFIG_VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from)
+    }
+
+    /// The file of settings in the user's own folder, whether it is there or not.
+    pub(crate) fn own_config_file(&self) -> Option<PathBuf> {
+        let absolute = |name: &str| self.variables.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let folder = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
+        Some(folder.join("toolwarden/toolwarden.toml"))
     }
 
     /// What commands may see.

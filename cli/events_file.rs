@@ -74,7 +74,9 @@ impl EventLines {
         serde_json::to_writer(&mut self.lines, &EventLine::from(entry))?;
         self.lines.write_all(b"\n")?;
         match entry.event.kind {
-            EventKind::TextDelta { .. } | EventKind::ToolOutputDelta { .. } => Ok(()),
+            EventKind::TextDelta { .. } | EventKind::ReasoningDelta { .. } | EventKind::ToolOutputDelta { .. } => {
+                Ok(())
+            }
             _ => self.lines.flush(),
         }
     }

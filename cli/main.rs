@@ -11,8 +11,10 @@ mod stop_signal;
 mod terminal;
 
 mod artifacts;
+mod bucket;
 mod confirm;
 mod events_file;
+mod models;
 
 mod attendant;
 
@@ -21,6 +23,7 @@ mod assembly;
 mod command;
 
 use std::panic::catch_unwind;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
@@ -53,6 +56,10 @@ struct Arguments {
     /// How much of the log goes to standard error
     #[arg(long, global = true, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Warn)]
     log: LogLevel,
+
+    /// The settings of models [default: ~/.config/toolwarden/toolwarden.toml, or the file that TOOLWARDEN_CONFIG names]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -102,7 +109,7 @@ fn start() -> ExitCode {
     let environment = Environment::of_this_process();
     let screen = Screen::new(environment.terminal_can_draw());
     start_log(arguments.log, &screen);
-    run(arguments.command, &Surroundings { screen, environment })
+    run(arguments.command, &Surroundings { screen, environment, config: arguments.config })
 }
 
 fn run(command: Command, with: &Surroundings) -> ExitCode {

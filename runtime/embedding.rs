@@ -33,7 +33,8 @@ use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::registry::{Registry, RegistryError};
 use toolwarden_tools::schema::SchemaCache;
 use toolwarden_tools::search::resident_index::ResidentIndexes;
-use toolwarden_tools::tool::Tool;
+use toolwarden_tools::tool::{Lane, Tool};
+use toolwarden_tools::web::ssrf::Origin;
 use toolwarden_tools::workspace::seen::SeenFiles;
 use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
 
@@ -48,6 +49,7 @@ use crate::keeper::{self, Keeper, Reopened};
 use crate::kernel::Kernel;
 use crate::lanes::{LaneLimits, Lanes};
 use crate::models::Model;
+use crate::models::gate::{ModelGate, RetryPolicy};
 use crate::models::research::{RESEARCH_NAME, ResearchModel};
 use crate::policy::PermissionPolicy;
 use crate::policy::compiled::{CompileError, CompiledPolicy};
@@ -80,7 +82,8 @@ struct Parts {
     processes: Arc<dyn Processes>,
     environment: BTreeMap<String, String>,
     schemas: Arc<SchemaCache>,
-    registries: DashMap<(WorkspaceCapabilities, bool), Arc<Registry>>,
+    /// By capabilities, whether files can come in pieces, and whether there are no tools of the host's own.
+    registries: DashMap<(WorkspaceCapabilities, bool, bool), Arc<Registry>>,
     /// What searches know of their roots, shared by all sessions.
     indexes: Arc<ResidentIndexes>,
 }
@@ -128,6 +131,7 @@ pub struct RuntimeBuilder {
     processes: Arc<dyn Processes>,
     environment: BTreeMap<String, String>,
     lanes: LaneLimits,
+    model_retries: RetryPolicy,
     secrets: Vec<String>,
     secret_patterns: Vec<String>,
     security_provider: Option<Arc<dyn SecurityProvider>>,
@@ -136,6 +140,7 @@ pub struct RuntimeBuilder {
     make_sink: MakeSink,
     store: Option<Arc<dyn Store>>,
     retention: Option<RetentionLimits>,
+    allowed_origins: Vec<Origin>,
     search_cache: Option<PathBuf>,
     schemas: Arc<SchemaCache>,
 }
@@ -171,6 +176,13 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn environment(mut self, environment: BTreeMap<String, String>) -> Self {
         self.environment = environment;
+        self
+    }
+
+    /// Sets how often, and after which waits, a model is asked again.
+    #[must_use]
+    pub fn model_retries(mut self, policy: RetryPolicy) -> Self {
+        self.model_retries = policy;
         self
     }
 
@@ -250,6 +262,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Lets tools ask this origin although it is not on the public internet; may be called again for more. Without it
+    /// everything private is refused, this machine included.
+    #[must_use]
+    pub fn allow_origin(mut self, origin: Origin) -> Self {
+        self.allowed_origins.push(origin);
+        self
+    }
+
     /// The folder in which indexes of searched workspaces are kept, so that the next process finds them; made when
     /// the first search has ended. Without this they are kept in memory as far as they fit there.
     #[must_use]
@@ -288,15 +308,19 @@ impl RuntimeBuilder {
             // Every process numbers its events behind those of all before it.
             journal = journal.after(keeper::epoch(log).await?.saturating_mul(EVENTS_OF_AN_EPOCH));
         }
+        let lanes = Lanes::new(&self.lanes);
+        let models = ModelGate::new(lanes.get(&Lane::Model).cloned(), self.effects.clone(), self.model_retries);
         let kernel = Arc::new(Kernel {
             effects: self.effects,
             journal,
             ledger: BudgetLedger::new(),
             confirmations: Confirmations::new(),
-            lanes: Lanes::new(&self.lanes),
+            lanes,
+            models,
             sanitiser: Arc::new(sanitiser.with_provider(self.security_provider)),
             artifacts: Arc::new(ArtifactStore::new(blobs, self.artifact_limits)),
             live: DashMap::new(),
+            allowed_origins: Arc::new(self.allowed_origins.into_iter().collect()),
         });
         let tree = SupervisionTree::start(&kernel, self.make_sink, log.as_ref()).await?;
         let parts = Parts {
@@ -322,6 +346,7 @@ impl Runtime {
             processes: Arc::new(SystemProcesses),
             environment: BTreeMap::from([path]),
             lanes: LaneLimits::default(),
+            model_retries: RetryPolicy::default(),
             secrets: Vec::new(),
             secret_patterns: Vec::new(),
             security_provider: None,
@@ -330,6 +355,7 @@ impl Runtime {
             make_sink: Arc::new(|| None),
             store: None,
             retention: None,
+            allowed_origins: Vec::new(),
             search_cache: None,
             schemas: Arc::default(),
         }
@@ -816,7 +842,8 @@ impl Parts {
         agents: &Agents,
         custom: Vec<Arc<dyn Tool>>,
     ) -> Result<Arc<Registry>, RegistryError> {
-        let key = (workspace.capabilities(), custom.is_empty());
+        let takes_pieces = workspace.files().takes_pieces();
+        let key = (workspace.capabilities(), takes_pieces, custom.is_empty());
         if let Some(known) = self.registries.get(&key)
             && custom.is_empty()
         {
@@ -825,6 +852,7 @@ impl Parts {
         let options = CatalogOptions {
             environment: self.environment.clone(),
             agents: agents.iter().map(|agent| (agent.name.clone(), agent.purpose.clone())).collect(),
+            takes_pieces,
             indexes: Some(Arc::clone(&self.indexes)),
         };
         let shared = custom.is_empty();

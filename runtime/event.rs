@@ -14,6 +14,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId, ToolName};
 
 use crate::call_result::CallResult;
+use crate::models::{TokenUsage, is_zero};
 use crate::origin::Origin;
 use crate::settlement::sanitise::Sanitiser;
 use crate::verification::VerificationSummary;
@@ -152,6 +153,20 @@ pub enum EventKind {
         /// The text.
         delta: String,
     },
+    /// What the model thinks aloud while it arrives.
+    ReasoningDelta {
+        /// The text.
+        delta: String,
+    },
+    /// The conversation was shortened to fit into the model's window.
+    ContextCompacted {
+        /// How many of its messages one summary now stands for.
+        messages: u64,
+        /// Tokens that it was estimated to have.
+        tokens_before: u64,
+        /// And has now.
+        tokens_after: u64,
+    },
     /// A turn is whole.
     TurnEnd {
         /// Its number.
@@ -233,6 +248,7 @@ impl EventKind {
             Self::ConfirmationReceived { reason: Some(text), .. }
             | Self::AgentStart { prompt: text, .. }
             | Self::TextDelta { delta: text }
+            | Self::ReasoningDelta { delta: text }
             | Self::AgentEnd { text, .. }
             | Self::Error { message: text, .. }
             | Self::SubagentStart { description: text, .. }
@@ -255,6 +271,7 @@ impl EventKind {
             | Self::ConfirmationTimeout { .. }
             | Self::BudgetThresholdHit { .. }
             | Self::TurnStart { .. }
+            | Self::ContextCompacted { .. }
             | Self::TurnEnd { .. }
             | Self::SessionOpened { .. }
             | Self::SessionClosed => {}
@@ -265,10 +282,31 @@ impl EventKind {
 /// What a model turn or a run used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct TurnUsage {
-    /// Tokens read.
+    /// Tokens read, all together.
     pub input_tokens: u64,
-    /// Tokens written.
+    /// Tokens written, all together.
     pub output_tokens: u64,
+    /// Tokens read that the provider had kept.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cache_read_tokens: u64,
+    /// Tokens read that the provider keeps from now on.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cache_write_tokens: u64,
+    /// Tokens written that were thought and not said.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reasoning_tokens: u64,
+}
+
+impl From<TokenUsage> for TurnUsage {
+    fn from(used: TokenUsage) -> Self {
+        Self {
+            input_tokens: used.input_tokens,
+            output_tokens: used.output_tokens,
+            cache_read_tokens: used.cache_read_tokens,
+            cache_write_tokens: used.cache_write_tokens,
+            reasoning_tokens: used.reasoning_tokens,
+        }
+    }
 }
 
 /// What was asked, as digests: proof without plain text.
@@ -306,7 +344,9 @@ impl JournalEvent for Event {
     fn bytes(&self) -> usize {
         let text = match &self.kind {
             EventKind::ToolEnd(result) => result.output.len(),
-            EventKind::TextDelta { delta } | EventKind::ToolOutputDelta { delta, .. } => delta.len(),
+            EventKind::TextDelta { delta }
+            | EventKind::ReasoningDelta { delta }
+            | EventKind::ToolOutputDelta { delta, .. } => delta.len(),
             EventKind::AgentStart { prompt: text, .. }
             | EventKind::AgentEnd { text, .. }
             | EventKind::SubagentEnd { output: text, .. } => text.len(),

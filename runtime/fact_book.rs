@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use thiserror::Error;
 use toolwarden_actors::fact_log::{FactLog, FactLogError, Written};
 use toolwarden_tools::digest::Digest;
@@ -249,8 +250,11 @@ pub(crate) fn stored(fact: &Fact, clock: &dyn Clock) -> Result<Arc<[u8]>, FactBo
 /// Takes secrets out of a turn that is to be stored; gives the calls whose arguments lost something.
 pub fn clean_turn(sanitiser: &Sanitiser, turn: &mut ModelTurn) -> Vec<String> {
     turn.text = sanitiser.clean(std::mem::take(&mut turn.text)).0;
-    for item in turn.replay.iter_mut().flat_map(|replay| &mut replay.items) {
-        sanitiser.clean_value(item);
+    if let Some(replay) = &mut turn.replay
+        && !replay.items.iter_mut().all(|item| clean_item(sanitiser, item))
+    {
+        // What depends on a part that cannot go back cannot go back either; the plain turn can.
+        turn.replay = None;
     }
     let mut withheld = Vec::new();
     for call in &mut turn.calls {
@@ -266,4 +270,19 @@ pub fn clean_turn(sanitiser: &Sanitiser, turn: &mut ModelTurn) -> Vec<String> {
         }
     }
     withheld
+}
+
+/// Fields that providers signed or encrypted: nobody can read a secret in them, and a changed byte makes them worthless.
+const SEALED: [&str; 3] = ["signature", "encrypted_content", "data"];
+
+/// Takes secrets out of a provider's own item; false when it must not be sent back, because what was changed was signed.
+fn clean_item(sanitiser: &Sanitiser, item: &mut Value) -> bool {
+    let take = |key| item.get_mut(key).map(|value| (key, value.take()));
+    let sealed: Vec<(&str, Value)> = SEALED.into_iter().filter_map(take).collect();
+    let removed = sanitiser.clean_value(item);
+    let is_sealed = !sealed.is_empty();
+    for (key, value) in sealed {
+        item[key] = value;
+    }
+    removed == 0 || !is_sealed
 }

@@ -13,7 +13,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId};
 use toolwarden_tools::workspace::WorkspaceCapabilities;
 
-use crate::models::{ModelTurn, ToolResult};
+use crate::models::{ModelTurn, TokenUsage, ToolResult};
 use crate::policy::{PermissionPolicy, Rule};
 use crate::run_status::RunStatus;
 use crate::settlement::projection_policy::ProjectionPolicy;
@@ -103,6 +103,15 @@ pub enum Fact {
         task: TaskId,
         /// Whether it came to an answer.
         success: bool,
+    },
+    /// The oldest messages of the conversation gave way to a summary, so that the rest fits into the model's window.
+    Compacted {
+        /// How many they were.
+        messages: usize,
+        /// What stands for them.
+        summary: String,
+        /// What writing it cost.
+        usage: TokenUsage,
     },
     /// The process ended while these calls were under way; what they did by then is unknown. Children that were
     /// under way ended with it.

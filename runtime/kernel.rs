@@ -36,6 +36,8 @@ use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::{Needs, Tool};
+use toolwarden_tools::web::Web;
+use toolwarden_tools::web::ssrf::AllowedOrigins;
 use toolwarden_tools::workspace::Workspace;
 
 use crate::call_result::CallResult;
@@ -52,6 +54,7 @@ use crate::governance::skill::Narrowed;
 use crate::guarded_files::GuardedFiles;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
+use crate::models::gate::ModelGate;
 use crate::proposal::{Passage, Passed, Proposal, Stopped, short_name};
 use crate::refusal::Refusal;
 use crate::scope::Scope;
@@ -77,12 +80,16 @@ pub struct Kernel {
     pub confirmations: Confirmations,
     /// Where slots are lent.
     pub lanes: Lanes,
+    /// The way to models.
+    pub models: ModelGate,
     /// What takes secrets out.
     pub sanitiser: Arc<Sanitiser>,
     /// Where the whole of what was shown in part is kept.
     pub artifacts: Arc<ArtifactStore>,
     /// Calls on their way now; order reaches nothing.
     pub live: DashMap<InvocationId, LiveCall>,
+    /// Private origins that tools may ask.
+    pub allowed_origins: Arc<AllowedOrigins>,
 }
 
 /// A call on its way.
@@ -373,7 +380,10 @@ fn bound(passage: &Passage) -> EventKind {
         snapshot: RequestSnapshot {
             schema: REQUEST_SNAPSHOT_SCHEMA,
             origin: passage.origin,
-            tool_name_digest: Digest::of(passage.tool.as_str().as_bytes()),
+            tool_name_digest: match &passage.entry {
+                Some(entry) => entry.name_digest.clone(),
+                None => Digest::of(passage.tool.as_str().as_bytes()),
+            },
             arguments_bytes: json_bytes(&passage.arguments),
             arguments_digest: Digest::of_json(&passage.arguments),
         },
@@ -491,7 +501,7 @@ async fn execute(
     };
     let _limit = scope.limits.timeout.map(|timeout| node.limit(timeout));
     // No side effect comes before this is stored, here and below; a call that has none need not wait.
-    let has_effects = entry.capabilities(&passage.arguments).is_none_or(|declared| !declared.read_only);
+    let has_effects = !entry.declared(&passage.arguments).read_only;
     if let Some(facts) = &scope.facts
         && let Err(error) = facts.started(&passage.id, has_effects).await
     {
@@ -616,6 +626,11 @@ fn context(
         clock: Arc::clone(&kernel.effects.clock),
         progress,
         spool,
+        web: needs.web.then(|| Web {
+            http: Arc::clone(&kernel.effects.http),
+            resolver: Arc::clone(&kernel.effects.resolver),
+            allowed: Arc::clone(&kernel.allowed_origins),
+        }),
         invoke: needs.invoke.then(|| Arc::new(nested()) as _),
         delegate: match &scope.children {
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),

@@ -13,10 +13,31 @@ use thiserror::Error;
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::ids::ToolName;
 
-pub mod transcript;
+use self::turn_options::TurnOptions;
 
+pub mod transcript;
+pub mod turn_options;
+
+pub mod compaction;
+pub mod gate;
 pub mod research;
 pub mod scripted;
+
+pub mod call_assembly;
+pub mod price;
+pub mod sse;
+pub mod wire;
+
+pub mod claude_messages;
+pub mod openai_chat;
+pub mod openai_responses;
+
+pub mod remote;
+
+pub mod catalog;
+
+#[cfg(test)]
+pub(crate) mod canned_http;
 
 /// Longest excerpt of broken arguments that is kept, in bytes.
 pub const MALFORMED_BYTES_MAX: usize = 64 * 1024;
@@ -25,6 +46,16 @@ pub const MALFORMED_BYTES_MAX: usize = 64 * 1024;
 pub trait Model: Send + Sync {
     /// How it is named in settings, events and messages, such as `builtin:research`.
     fn name(&self) -> &str;
+
+    /// How many tokens a request and its answer may have together, where that is known.
+    fn context_tokens(&self) -> Option<u64> {
+        None
+    }
+
+    /// What such a turn costs, in millionths of a US dollar; nothing where no price is known.
+    fn cost_microusd(&self, _usage: TokenUsage) -> u64 {
+        0
+    }
 
     /// Takes one turn. Text goes to `sink` while it arrives and stands whole in the turn; dropping the future ends
     /// the request.
@@ -42,6 +73,12 @@ pub trait Model: Send + Sync {
 pub trait TurnSink: Send + Sync {
     /// One more piece; must not block.
     fn text_delta(&self, text: &str);
+
+    /// One more piece of what the model thinks aloud before it answers; must not block.
+    fn reasoning_delta(&self, _text: &str) {}
+
+    /// The request has its slot and is sent, for the first time.
+    fn begun(&self) {}
 
     /// Everything given so far in this turn is void, because the request is sent again.
     fn restarted(&self) {}
@@ -70,6 +107,9 @@ pub struct ModelRequest {
     pub agent: String,
     /// The most child runs that one `task` call should start.
     pub fan_out: usize,
+    /// What is asked beyond that.
+    #[serde(default)]
+    pub options: TurnOptions,
 }
 
 impl ModelRequest {
@@ -87,6 +127,13 @@ pub enum Message {
     User {
         /// Their words.
         text: String,
+    },
+    /// A picture that belongs to the words around it.
+    Image {
+        /// Its type, such as `image/png`.
+        media_type: String,
+        /// Its bytes in base64.
+        data: String,
     },
     /// What the model said.
     Assistant {
@@ -207,6 +254,9 @@ pub struct ModelTurn {
     /// The provider's own form, when a later request must send it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<Replay>,
+    /// What its provider calls the request: what support asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
 }
 
 impl ModelTurn {
@@ -218,6 +268,7 @@ impl ModelTurn {
             usage: TokenUsage::default(),
             stop: StopReason::EndTurn,
             replay: None,
+            request_id: None,
         }
     }
 
@@ -236,10 +287,38 @@ impl ModelTurn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenUsage {
-    /// Read.
+    /// Read, all together.
     pub input_tokens: u64,
-    /// Written.
+    /// Written, all together.
     pub output_tokens: u64,
+    /// Those read that the provider had kept.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cache_read_tokens: u64,
+    /// Those read that the provider keeps from now on.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cache_write_tokens: u64,
+    /// Those written that were thought and not said.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reasoning_tokens: u64,
+}
+
+impl TokenUsage {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
+            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
+            cache_read_tokens: self.cache_read_tokens.saturating_add(other.cache_read_tokens),
+            cache_write_tokens: self.cache_write_tokens.saturating_add(other.cache_write_tokens),
+            reasoning_tokens: self.reasoning_tokens.saturating_add(other.reasoning_tokens),
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+pub(crate) fn is_zero(tokens: &u64) -> bool {
+    *tokens == 0
 }
 
 /// Why a turn ended.
@@ -256,6 +335,8 @@ pub enum StopReason {
     Refusal,
     /// The provider's filter stopped it.
     ContentFilter,
+    /// The model's window is full: there was no room for the rest.
+    ContextOverflow,
     /// The provider paused it: it goes on when the conversation is sent again unchanged; not a last word.
     Paused,
 }
@@ -263,11 +344,27 @@ pub enum StopReason {
 /// Why there is no turn.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ModelError {
-    /// No connection, or it broke before the turn was whole.
+    /// The connection broke before the turn was whole.
     #[error("the model cannot be reached: {message}; check the address and the network")]
     Unreachable {
         /// What happened.
         message: String,
+    },
+    /// There is nobody to talk to: trying again at once does not help.
+    #[error("the model cannot be reached: {message}")]
+    NoConnection {
+        /// What happened.
+        message: String,
+    },
+    /// Nothing came for too long.
+    #[error("the model gave {what} within {timeout_ms} ms; allow more in toolwarden.toml, or ask for less")]
+    TimedOut {
+        /// What did not come.
+        what: &'static str,
+        /// What was allowed, in milliseconds.
+        timeout_ms: u64,
+        /// Whether the same request may help later.
+        retryable: bool,
     },
     /// Too many requests.
     #[error("the model refuses more requests for now{}", retry_words(*.retry_after_ms))]
@@ -282,6 +379,24 @@ pub enum ModelError {
         message: String,
         /// Whether the same request may help later.
         retryable: bool,
+        /// When to try again, in milliseconds, where the provider says.
+        retry_after_ms: Option<u64>,
+    },
+    /// Its last requests all failed, so it is left alone for a while.
+    #[error("the model {model} failed several times in a row and is left alone; try again in {retry_after_ms} ms")]
+    LeftAlone {
+        /// Which one.
+        model: String,
+        /// When it is asked again, in milliseconds.
+        retry_after_ms: u64,
+    },
+    /// The conversation does not fit into the model's window.
+    #[error(
+        "the conversation does not fit into the model's window: {message}; begin a new session, or use a model with a larger one"
+    )]
+    ContextOverflow {
+        /// The provider's words.
+        message: String,
     },
     /// The provider does not accept who asks.
     #[error("the model's provider does not accept the credentials: {message}; check the key of this provider")]
@@ -299,6 +414,18 @@ pub enum ModelError {
     #[error("the model's answer is not whole: {message}")]
     Incomplete {
         /// What is missing.
+        message: String,
+    },
+    /// What answered does not speak the protocol, or says what nobody knows.
+    #[error("the model's answer cannot be taken: {message}")]
+    Unreadable {
+        /// What came.
+        message: String,
+    },
+    /// A part of the answer is larger than anything that makes sense.
+    #[error("the model's answer is too large: {message}")]
+    TooLarge {
+        /// What is too large.
         message: String,
     },
     /// A script has no turn left for this conversation.
@@ -323,8 +450,56 @@ impl ModelError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::RateLimited { .. } | Self::Incomplete { .. } => true,
-            Self::Provider { retryable, .. } => *retryable,
-            Self::Unauthorized { .. } | Self::Invalid { .. } | Self::ScriptExhausted { .. } => false,
+            Self::Provider { retryable, .. } | Self::TimedOut { retryable, .. } => *retryable,
+            Self::NoConnection { .. }
+            | Self::LeftAlone { .. }
+            | Self::ContextOverflow { .. }
+            | Self::Unauthorized { .. }
+            | Self::Invalid { .. }
+            | Self::Unreadable { .. }
+            | Self::TooLarge { .. }
+            | Self::ScriptExhausted { .. } => false,
+        }
+    }
+
+    /// When its provider wants to be asked again, in milliseconds, where it says.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Self::RateLimited { retry_after_ms } | Self::Provider { retry_after_ms, .. } => *retry_after_ms,
+            _ => None,
+        }
+    }
+
+    /// The same without this text, which is a secret.
+    #[must_use]
+    pub fn without(mut self, secret: &str) -> Self {
+        let message = match &mut self {
+            Self::Unreachable { message }
+            | Self::NoConnection { message }
+            | Self::Provider { message, .. }
+            | Self::ContextOverflow { message }
+            | Self::Unauthorized { message }
+            | Self::Invalid { message }
+            | Self::Incomplete { message }
+            | Self::Unreadable { message }
+            | Self::TooLarge { message } => message,
+            Self::RateLimited { .. }
+            | Self::TimedOut { .. }
+            | Self::LeftAlone { .. }
+            | Self::ScriptExhausted { .. } => return self,
+        };
+        if !secret.is_empty() && message.contains(secret) {
+            *message = message.replace(secret, "[key]");
+        }
+        self
+    }
+
+    /// Whether it says that the provider is not well, and not that the request was wrong or too early.
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::NoConnection { .. } => true,
+            Self::RateLimited { .. } => false,
+            other => other.is_retryable(),
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -15,15 +15,15 @@ use serde_json::Value;
 use toolwarden_actors::accounts::LedgerError;
 use toolwarden_actors::budget::Amount;
 use toolwarden_actors::node::{Ending, NodeHandle};
-use toolwarden_actors::permit_pool::Shed;
 use toolwarden_actors::waiting_line::Holder;
+use toolwarden_tools::cancellation::CancelReason;
+use toolwarden_tools::canonical_json::json_bytes;
 use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::declaration::{Capabilities, ToolDefinition};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId};
 use toolwarden_tools::json_depth::{JSON_DEPTH_MAX, cut};
-use toolwarden_tools::tool::Lane;
 
 use crate::agent::Agent;
 use crate::call_result::CallResult;
@@ -32,9 +32,12 @@ use crate::fact_book::{Expected, FactBook, FactBookError, clean_turn};
 use crate::facts::state::{EndedRun, OpenCall, State, Step};
 use crate::facts::{Fact, RunBounds};
 use crate::kernel::{Invocation, Kernel};
-use crate::models::transcript::make_call_ids_unique;
+use crate::models::compaction::Compaction;
+use crate::models::gate::{Asking, TurnFailure};
+use crate::models::transcript::{make_call_ids_unique, message_bytes};
+use crate::models::turn_options::TurnOptions;
 use crate::models::{
-    CallArguments, Message, Model, ModelCall, ModelError, ModelRequest, ModelTurn, ToolResult, TurnSink,
+    CallArguments, Model, ModelCall, ModelError, ModelRequest, ModelTurn, NoSink, StopReason, ToolResult, TurnSink,
 };
 use crate::origin::Origin;
 use crate::proposal::Proposal;
@@ -46,6 +49,11 @@ use crate::verification::VerificationSummary;
 
 /// Most calls of one turn that run beside each other.
 pub const PARALLEL_CALLS_MAX: usize = 8;
+
+/// How full the model's window may be before the conversation is shortened, in percent; the rest is for the answer.
+const COMPACT_PERCENT: u64 = 75;
+/// How much of the window the newest messages may keep then, in percent.
+const KEPT_PERCENT: u64 = 30;
 
 /// Bounds of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +109,7 @@ impl RunOutcome {
             session: session.clone(),
             status: RunStatus::Crashed,
             text: String::new(),
-            usage: TurnUsage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens },
+            usage: usage.into(),
             turns,
             source_anchors,
         }
@@ -110,7 +118,7 @@ impl RunOutcome {
     /// What a run came to that has ended.
     pub fn of(ended: EndedRun, session: &SessionId) -> Self {
         let EndedRun { id, status, text, usage, turns, source_anchors } = ended;
-        let usage = TurnUsage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens };
+        let usage = usage.into();
         Self { run: id, session: session.clone(), status, text, usage, turns, source_anchors }
     }
 }
@@ -258,29 +266,78 @@ impl Loop<'_> {
         }
     }
 
-    /// Asks the model for a turn: a budget, a slot, and only for as long as the request lasts.
+    /// Asks the model for a turn, in a conversation that fits into its window.
     async fn turn(&mut self, may_call: bool) -> Result<Result<(), RunStatus>, FactBookError> {
-        let (messages, number) =
-            self.facts.look(|state| (state.messages.clone(), state.run.as_ref().map_or(0, |run| run.turns) + 1));
-        let request = ModelRequest {
-            system: self.plan.agent.instructions.clone(),
-            messages,
-            tools: self.tools.clone(),
-            tool_calls_allowed: may_call,
-            agent: self.plan.agent.name.clone(),
-            fan_out: self.plan.limits.fan_out,
-        };
-        let mut turn = match self.ask(&request, number).await {
+        let number = self.facts.look(|state| state.run.as_ref().map_or(0, |run| run.turns) + 1);
+        if let Some(window) = self.plan.model.context_tokens()
+            && let Err(status) = self.make_room(window, false).await?
+        {
+            return Ok(Err(status));
+        }
+        let mut request = self.request(may_call);
+        let mut answer = self.ask(&request, number).await;
+        if let Err(Stopped::ContextFull) = answer {
+            // The provider counts otherwise than we do: what is shortened now, fits then.
+            let window = self.plan.model.context_tokens().unwrap_or(0).min(estimate(&request));
+            if let Err(status) = self.make_room(window, true).await? {
+                return Ok(Err(status));
+            }
+            request = self.request(may_call);
+            answer = self.ask(&request, number).await;
+        }
+        let mut turn = match answer {
             Ok(turn) => turn,
-            Err(status) => return Ok(Err(status)),
+            Err(stopped) => return Ok(Err(stopped.into_status())),
         };
         cut_deep(&mut turn);
         make_call_ids_unique(&request.messages, &mut turn);
-        let used = TurnUsage { input_tokens: turn.usage.input_tokens, output_tokens: turn.usage.output_tokens };
+        let used = TurnUsage::from(turn.usage);
         let stop = serde_json::to_value(turn.stop).ok().and_then(|stop| stop.as_str().map(str::to_owned));
         self.put_down(turn).await?;
         let stop = stop.unwrap_or_default();
         self.kernel.tell(self.scope, EventKind::TurnEnd { turn: number, usage: used, stop });
+        Ok(Ok(()))
+    }
+
+    fn request(&self, may_call: bool) -> ModelRequest {
+        ModelRequest {
+            system: self.plan.agent.instructions.clone(),
+            messages: self.facts.look(|state| state.messages.clone()),
+            tools: self.tools.clone(),
+            tool_calls_allowed: may_call,
+            agent: self.plan.agent.name.clone(),
+            fan_out: self.plan.limits.fan_out,
+            options: TurnOptions { cache_key: Some(self.scope.session.to_string()), ..TurnOptions::default() },
+        }
+    }
+
+    /// Lets a summary stand for the oldest messages when they fill the window, or when `must` says so. Nothing of the
+    /// conversation is touched before the summary is whole.
+    async fn make_room(&mut self, window: u64, must: bool) -> Result<Result<(), RunStatus>, FactBookError> {
+        let request = self.request(false);
+        let tokens = estimate(&request);
+        if !must && tokens <= percent(window, COMPACT_PERCENT) {
+            return Ok(Ok(()));
+        }
+        let kept_bytes = usize::try_from(percent(window, KEPT_PERCENT)).unwrap_or(usize::MAX).saturating_mul(4);
+        let Some(compaction) = Compaction::of(&request, window, kept_bytes) else {
+            let full = must || tokens > window;
+            return Ok(if full { Err(RunStatus::ContextFull) } else { Ok(()) });
+        };
+        let turn = match self.ask_quietly(&compaction.request).await {
+            Ok(turn) if !turn.text.trim().is_empty() && turn.stop == StopReason::EndTurn => turn,
+            Err(stopped @ (Stopped::Cancelled(_) | Stopped::Budget(_))) => return Ok(Err(stopped.into_status())),
+            _ if must || tokens > window => return Ok(Err(RunStatus::ContextFull)),
+            // It still fits; the next turn tries again.
+            _ => return Ok(Ok(())),
+        };
+        let prompt = self.facts.look(|state| state.run.as_ref().map(|run| run.prompt.clone())).unwrap_or_default();
+        let summary = self.facts.fit_to_keep(&self.kernel.sanitiser, compaction.summary(&turn.text, &prompt));
+        let messages = compaction.messages;
+        self.facts.record(Fact::Compacted { messages, summary, usage: turn.usage }).await?;
+        let tokens_after = estimate(&self.request(false));
+        let messages = u64::try_from(messages).unwrap_or(u64::MAX);
+        self.kernel.tell(self.scope, EventKind::ContextCompacted { messages, tokens_before: tokens, tokens_after });
         Ok(Ok(()))
     }
 
@@ -297,41 +354,39 @@ impl Loop<'_> {
         self.facts.record(Fact::ModelTurn { turn: Box::new(turn), withheld }).await
     }
 
-    async fn ask(&self, request: &ModelRequest, number: u32) -> Result<ModelTurn, RunStatus> {
-        let input_tokens = u64::try_from(estimate(request)).unwrap_or(u64::MAX);
-        let amount = Amount { input_tokens, ..Amount::default() };
+    async fn ask(&self, request: &ModelRequest, number: u32) -> Result<ModelTurn, Stopped> {
+        let sink = Deltas { kernel: self.kernel, scope: self.scope, turn: number, held: Mutex::default() };
+        let answer = self.ask_for(request, &sink).await;
+        sink.finish();
+        answer
+    }
+
+    /// A turn that nobody watches.
+    async fn ask_quietly(&self, request: &ModelRequest) -> Result<ModelTurn, Stopped> {
+        self.ask_for(request, &NoSink).await
+    }
+
+    /// Asks within the budget, through the gate.
+    async fn ask_for(&self, request: &ModelRequest, sink: &dyn TurnSink) -> Result<ModelTurn, Stopped> {
+        let amount = Amount { input_tokens: estimate(request), ..Amount::default() };
         let reservation = match self.kernel.ledger.reserve(&self.scope.account, amount).await {
             Ok(reservation) => reservation,
-            Err(LedgerError::Refused(refused)) => {
-                return Err(RunStatus::BudgetExhausted { resource: refused.resource.to_string() });
-            }
-            Err(other) => return Err(RunStatus::ModelFailed { message: other.to_string() }),
+            Err(LedgerError::Refused(refused)) => return Err(Stopped::Budget(refused.resource.to_string())),
+            Err(other) => return Err(Stopped::Failed(other.to_string())),
         };
-        let cancel = self.node.cancellation();
         let holder = Holder { session: self.scope.root_session.clone(), invocation: self.plan.run.as_str().into() };
-        let permit = match self.kernel.lanes.get(&Lane::Model) {
-            Some(lane) => match lane.acquire(holder, cancel).await {
-                Ok(permit) => Some(permit),
-                Err(Shed::Cancelled(reason)) => return Err(RunStatus::Cancelled { reason }),
-                Err(shed) => return Err(RunStatus::ModelFailed { message: shed.to_string() }),
-            },
-            None => None,
+        let model = &*self.plan.model;
+        let asking = Asking { model, request, sink, holder, cancel: self.node.cancellation() };
+        let turn = match self.kernel.models.turn(asking).await {
+            Ok(turn) => turn,
+            Err(TurnFailure::Cancelled(reason)) => return Err(Stopped::Cancelled(reason)),
+            Err(TurnFailure::Model(ModelError::ContextOverflow { .. })) => return Err(Stopped::ContextFull),
+            Err(failure) => return Err(Stopped::Failed(failure.to_string())),
         };
-        self.kernel.tell(self.scope, EventKind::TurnStart { turn: number });
-        let sink = Deltas { kernel: self.kernel, scope: self.scope, held: Mutex::default() };
-        let answer = tokio::select! {
-            biased;
-            reason = cancel.cancelled() => return Err(RunStatus::Cancelled { reason }),
-            answer = self.plan.model.turn(request, &sink) => answer,
-        };
-        sink.finish();
-        if let Some(permit) = permit {
-            permit.settle(model_health(&answer));
-        }
-        let turn = answer.map_err(|error| RunStatus::ModelFailed { message: error.to_string() })?;
         reservation.settle(Amount {
             input_tokens: turn.usage.input_tokens,
             output_tokens: turn.usage.output_tokens,
+            cost_microusd: model.cost_microusd(turn.usage),
             ..Amount::default()
         });
         Ok(turn)
@@ -428,24 +483,34 @@ fn cut_deep(turn: &mut ModelTurn) {
     }
 }
 
-/// Tokens that a request is estimated to have: a quarter of its text's bytes.
-fn estimate(request: &ModelRequest) -> usize {
-    let messages = request.messages.iter().map(|message| match message {
-        Message::User { text } => text.len(),
-        Message::Assistant { text, calls, .. } => {
-            text.len() + calls.iter().map(|call| call.arguments.for_request().to_string().len()).sum::<usize>()
-        }
-        Message::ToolResults { results } => results.iter().map(|result| result.output.len()).sum(),
-    });
-    estimated_tokens(request.system.len() + messages.sum::<usize>())
+/// Tokens that a request is estimated to have: a quarter of its bytes.
+fn estimate(request: &ModelRequest) -> u64 {
+    let tools = request.tools.iter().map(|tool| tool.description.len() + json_bytes(&tool.parameters));
+    let messages = request.messages.iter().map(message_bytes);
+    let bytes = request.system.len() + messages.sum::<usize>() + tools.sum::<usize>();
+    u64::try_from(estimated_tokens(bytes)).unwrap_or(u64::MAX)
 }
 
-fn model_health(answer: &Result<ModelTurn, ModelError>) -> toolwarden_actors::circuit_breaker::CallHealth {
-    use toolwarden_actors::circuit_breaker::CallHealth;
-    match answer {
-        Ok(_) => CallHealth::Succeeded,
-        Err(error) if error.is_retryable() => CallHealth::Failed,
-        Err(_) => CallHealth::Neutral,
+fn percent(window: u64, percent: u64) -> u64 {
+    window / 100 * percent
+}
+
+/// Why there is no turn.
+enum Stopped {
+    Cancelled(CancelReason),
+    Budget(String),
+    ContextFull,
+    Failed(String),
+}
+
+impl Stopped {
+    fn into_status(self) -> RunStatus {
+        match self {
+            Self::Cancelled(reason) => RunStatus::Cancelled { reason },
+            Self::Budget(resource) => RunStatus::BudgetExhausted { resource },
+            Self::ContextFull => RunStatus::ContextFull,
+            Self::Failed(message) => RunStatus::ModelFailed { message },
+        }
     }
 }
 
@@ -453,23 +518,53 @@ fn model_health(answer: &Result<ModelTurn, ModelError>) -> toolwarden_actors::ci
 struct Deltas<'a> {
     kernel: &'a Kernel,
     scope: &'a Scope,
-    held: Mutex<Held>,
+    turn: u32,
+    held: Mutex<HeldTurn>,
+}
+
+#[derive(Default)]
+struct HeldTurn {
+    text: Held,
+    reasoning: Held,
 }
 
 impl Deltas<'_> {
     /// Tells what was held.
     fn finish(&self) {
-        if let Some(delta) = self.held.lock().unwrap_or_else(PoisonError::into_inner).finish() {
+        let mut held = self.held();
+        if let Some(delta) = held.reasoning.finish() {
+            self.kernel.tell(self.scope, EventKind::ReasoningDelta { delta });
+        }
+        if let Some(delta) = held.text.finish() {
             self.kernel.tell(self.scope, EventKind::TextDelta { delta });
         }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HeldTurn> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TurnSink for Deltas<'_> {
+    fn begun(&self) {
+        self.kernel.tell(self.scope, EventKind::TurnStart { turn: self.turn });
+    }
+
     fn text_delta(&self, text: &str) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(delta) = held.push(&self.kernel.sanitiser, text) {
+        if let Some(delta) = self.held().text.push(&self.kernel.sanitiser, text) {
             self.kernel.tell(self.scope, EventKind::TextDelta { delta });
         }
+    }
+
+    fn reasoning_delta(&self, text: &str) {
+        if let Some(delta) = self.held().reasoning.push(&self.kernel.sanitiser, text) {
+            self.kernel.tell(self.scope, EventKind::ReasoningDelta { delta });
+        }
+    }
+
+    /// The same number again: whoever reads takes back what came since the first.
+    fn restarted(&self) {
+        *self.held() = HeldTurn::default();
+        self.begun();
     }
 }

@@ -23,6 +23,8 @@ pub enum RunStatus {
     Refused,
     /// The model's output limit cut its last word.
     Cut,
+    /// The conversation does not fit into the model's window, and could not be shortened.
+    ContextFull,
     /// The budget does not cover another turn.
     BudgetExhausted {
         /// Which resource.
@@ -72,6 +74,7 @@ impl RunStatus {
             Self::MalformedCalls => "malformed_calls",
             Self::Refused => "refused",
             Self::Cut => "cut",
+            Self::ContextFull => "context_full",
             Self::BudgetExhausted { .. } => "budget_exhausted",
             Self::Cancelled { .. } => "cancelled",
             Self::ModelFailed { .. } => "model_failed",
@@ -93,6 +96,7 @@ impl std::fmt::Display for RunStatus {
             Self::MalformedCalls => out.write_str("the model kept sending malformed arguments"),
             Self::Refused => out.write_str("the model declined to answer"),
             Self::Cut => out.write_str("the model's output limit cut its answer"),
+            Self::ContextFull => out.write_str("the conversation does not fit into the model's window"),
             Self::BudgetExhausted { resource } => write!(out, "the budget of {resource} is used up"),
             Self::Cancelled { reason } => write!(out, "{reason}"),
             Self::ModelFailed { message } => out.write_str(message),

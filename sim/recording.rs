@@ -212,6 +212,10 @@ impl Replaying {
             let position = self.recording.state.position + 1;
             self.recording.lines.push(format!("{after_ms:>11} ms  fact {position}: {}", words(&stored.fact)));
         }
+        // What stood before may be another text now: it is looked at again.
+        if matches!(stored.fact, Fact::Compacted { .. }) {
+            self.paired = 0;
+        }
         self.recording.state.apply(stored.fact)?;
         self.recording.facts += 1;
         self.compare()?;
@@ -335,6 +339,7 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::ChildStarted { .. } => "child started",
         Fact::ChildEnded { .. } => "child ended",
         Fact::Interruption { .. } => "interruption",
+        Fact::Compacted { .. } => "compacted",
         Fact::Verified { .. } => "verified",
         Fact::Ending { .. } => "run ended",
     }
@@ -370,6 +375,7 @@ fn words(fact: &Fact) -> String {
         Fact::ChildEnded { task, success: true } => format!("task {task} came to an answer"),
         Fact::ChildEnded { task, .. } => format!("task {task} came to none"),
         Fact::Interruption { calls } => format!("the process ended; {} calls are not run again", calls.len()),
+        Fact::Compacted { .. } => "the conversation is made shorter".to_owned(),
         Fact::Verified { .. } => "the work is verified".to_owned(),
         Fact::Ending { status, text } => format!("the run ends ({}): {}", status.as_str(), quote(text)),
     }

@@ -35,6 +35,7 @@ use crate::twins::http::PretendedHttp;
 use crate::twins::model::PretendedModel;
 use crate::twins::pool::PretendedPool;
 use crate::twins::processes::PretendedProcesses;
+use crate::twins::resolver::PretendedResolver;
 use crate::twins::store::PretendedStore;
 
 use self::host::Host;
@@ -131,13 +132,19 @@ impl Twins {
         let clock = Arc::new(PretendedClock::new(fate.clone()));
         let entropy = Arc::new(PretendedEntropy::new());
         let http = PretendedHttp::new(fate.clone(), play.pages.iter().cloned(), faults.http);
+        let resolver = PretendedResolver::new(fate.clone(), faults.http);
         let files = PretendedFiles::new(fate.clone(), faults.files);
         for (path, text) in &play.files {
             files.put(path, text.as_bytes());
         }
         let script = script(play)?;
         Ok(Self {
-            effects: Effects { clock: Arc::clone(&clock) as _, entropy, http: Arc::new(http) },
+            effects: Effects {
+                clock: Arc::clone(&clock) as _,
+                entropy,
+                http: Arc::new(http),
+                resolver: Arc::new(resolver),
+            },
             processes: PretendedProcesses::new(fate.clone(), files.clone(), faults.processes),
             store: play.keeps.then(|| Arc::new(PretendedStore::new(fate.clone(), faults.store))),
             blobs: Arc::new(PretendedBlobs::new(fate.clone(), Arc::clone(&clock) as _, faults.blobs)),

@@ -12,5 +12,6 @@ pub mod model;
 pub mod person;
 pub mod pool;
 pub mod processes;
+pub mod resolver;
 pub mod store;
 pub mod watched;

@@ -7,6 +7,7 @@
 pub mod budget;
 pub mod bulkhead;
 pub mod commands;
+pub mod durable;
 pub mod effects;
 pub mod files;
 pub mod governed;
@@ -37,6 +38,7 @@ pub fn all(play: &Play) -> Vec<Box<dyn Watcher>> {
         Box::new(budget::Budget::new(play.calls_max)),
         Box::<leases::Leases>::default(),
         Box::<effects::Effects>::default(),
+        Box::new(durable::Durable::new(play.keeps)),
         Box::<commands::Commands>::default(),
         Box::<files::Files>::default(),
         Box::new(secrets::Secrets::new(&play.secret)),

@@ -80,6 +80,8 @@ pub struct Limits {
     pub permits: u32,
     /// Calls that may wait for a slot.
     pub queue_max: u32,
+    /// Whether calls take a free slot in passing; else the lane is asked for each, as one with a breaker is.
+    pub passing: bool,
     /// Calls that a session's budget allows.
     pub calls_max: u64,
     /// Failures in a row that open the lane's breaker; it has none when this is 0.
@@ -92,7 +94,15 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { permits: 3, queue_max: 4, calls_max: 40, breaker_failures: 0, sync_ms_max: 3, close_at_ms: 200_000 }
+        Self {
+            permits: 3,
+            queue_max: 4,
+            passing: true,
+            calls_max: 40,
+            breaker_failures: 0,
+            sync_ms_max: 3,
+            close_at_ms: 200_000,
+        }
     }
 }
 

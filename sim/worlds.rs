@@ -1,12 +1,19 @@
 //! The simulation's own tests of worlds: the same choices are the same world, and what no world may do.
 
+#![expect(clippy::disallowed_methods, reason = "tests start other processes and read how long they take")]
+
 use std::collections::BTreeSet;
+use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::fate::Fate;
-use crate::play::{Act, Faults, Play};
+use crate::happening::TraceDigest;
+use crate::play::{Act, Faults, Move, Play};
 use crate::plays::{NamedPlay, shipped};
 use crate::seed::Choices;
+use crate::shrink::shrink;
+use crate::sight::{Sight, Watcher};
 use crate::stage::{Cast, MakeTools, Performance, perform};
 use crate::twins::chore::Chore;
 use crate::watchers;
@@ -61,7 +68,7 @@ fn differ(play: &Play, seed: u64) -> ! {
     let story = || go(play, Choices::from_seed(seed), true).story;
     let (one, other) = (story(), story());
     let at = one.iter().zip(&other).position(|(one, other)| one != other).unwrap_or(0);
-    let around = |story: &[(std::time::Duration, String)]| {
+    let around = |story: &[(Duration, String)]| {
         story.iter().skip(at.saturating_sub(3)).take(5).map(|line| format!("{line:?}\n")).collect::<String>()
     };
     panic!("seed {seed} parts at {at}:\n{}\n{}", around(&one), around(&other));
@@ -72,7 +79,7 @@ fn the_same_choices_are_the_same_world() {
     let mut plays = vec![small(), wild()];
     plays.extend(shipped().unwrap().into_iter().map(|named| named.world));
     for play in plays {
-        for seed in 0..4 {
+        for seed in 0..2 {
             let first = go(&play, Choices::from_seed(seed), false);
             if go(&play, Choices::from_seed(seed), false).digest != first.digest {
                 differ(&play, seed);
@@ -86,7 +93,7 @@ fn the_same_choices_are_the_same_world() {
 }
 
 /// How many seeds of each shipped play every test run takes.
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 6;
 
 /// Plays a shipped play for these seeds, until one is broken; gives what they met.
 fn sweep(named: &NamedPlay, seeds: std::ops::Range<u64>, broken: &mut Vec<String>) -> BTreeSet<&'static str> {
@@ -131,3 +138,121 @@ fn a_long_search_of_worlds() {
 
 /// How many seeds of each play the long search takes.
 const LONG_SEEDS: u64 = 300;
+
+/// One number for a seed of each shipped play: what is printed by each process.
+fn digest_of_all() -> u64 {
+    let mut all = TraceDigest::new();
+    for named in shipped().unwrap() {
+        go(&named.world, Choices::from_seed(7), false).digest.hash(&mut all);
+    }
+    all.finish()
+}
+
+/// Run by the test below, in processes of its own.
+#[test]
+#[ignore = "prints a digest for another test"]
+fn print_the_digest_of_all() {
+    println!("digest of all: {}", digest_of_all());
+}
+
+#[test]
+fn two_processes_come_to_the_same_worlds() {
+    let print = || {
+        let program = std::env::current_exe().unwrap();
+        let test = ["--exact", "worlds::print_the_digest_of_all", "--ignored", "--nocapture"];
+        let output = std::process::Command::new(program).args(test).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().find_map(|line| line.split("digest of all: ").nth(1).map(str::to_owned)).unwrap()
+    };
+    let (one, other) = (std::thread::spawn(print), digest_of_all());
+    assert_eq!(one.join().unwrap(), other.to_string());
+}
+
+/// A crash at any step changes no answer, and no effect is done twice: the run that goes on is the run that would have
+/// been, but for calls that were under way.
+#[test]
+fn a_run_that_was_interrupted_comes_to_the_same_answer() {
+    let play = Play { keeps: true, ..small() };
+    let plain = go(&play, Choices::from_list(Vec::new()), false);
+    assert!(plain.steps > 20, "{}", plain.steps);
+    let told = |world: &Performance| {
+        let told: Vec<_> = world.aftermath.told.iter().map(|told| told.outcome.clone()).collect();
+        told.into_iter().map(|outcome| outcome.map(|outcome| (outcome.status, outcome.text))).collect::<Vec<_>>()
+    };
+    for step in 1..=plain.steps {
+        let moves = vec![Move { step, act: Act::Crash, session: 0 }];
+        let world = go(&Play { moves, ..play.clone() }, Choices::from_list(Vec::new()), false);
+        assert_eq!((world.violation.clone(), world.aftermath.crashes), (None, 1), "step {step}");
+        assert_eq!(told(&world), told(&plain), "step {step}");
+    }
+}
+
+/// Takes it for bad when anything is done after a crash: a promise that is easy to break.
+#[derive(Default)]
+struct NothingAfterACrash {
+    crashed: bool,
+}
+
+impl Watcher for NothingAfterACrash {
+    fn name(&self) -> &'static str {
+        "planted"
+    }
+
+    fn promise(&self) -> &'static str {
+        "nothing is done after a crash"
+    }
+
+    fn see(&mut self, _at: Duration, sight: &Sight<'_>) -> Result<(), String> {
+        self.crashed |= matches!(sight, Sight::Crashed);
+        match sight {
+            Sight::Effect { .. } if self.crashed => Err("something is done".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Most worlds that the test of shrinking plays.
+const SHRINK_TRIES: usize = 150;
+
+#[test]
+fn a_bad_world_shrinks_to_what_matters() {
+    let play = Play { keeps: true, acts: vec![Act::Save, Act::Crash], ..small() };
+    let bad = |choices| {
+        let watchers = vec![Box::<NothingAfterACrash>::default() as Box<dyn Watcher>];
+        perform(&play, Cast { choices, watchers, tools: tools(false), tells: false }).unwrap()
+    };
+    let found = (0..60).map(|seed| bad(Choices::from_seed(seed))).find(|world| world.violation.is_some()).unwrap();
+    let mut tries = 0;
+    let shrunk = shrink(found.choices.clone(), |choices| {
+        tries += 1;
+        tries < SHRINK_TRIES && bad(Choices::from_list(choices.to_vec())).violation.is_some()
+    });
+    println!("{} choices, now {:?} after {tries} worlds", found.choices.len(), shrunk.choices);
+    // One crash at one step; everything else plain.
+    let matters = shrunk.choices.iter().filter(|choice| **choice != 0).count();
+    assert!(matters <= 2 && shrunk.choices.len() < found.choices.len(), "{shrunk:?}");
+    assert!(bad(Choices::from_list(shrunk.choices)).violation.is_some());
+}
+
+/// How long this thread has been on a processor.
+fn on_processor() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// Run by hand, optimised: how many worlds a second of a processor's time.
+#[test]
+#[ignore = "measures"]
+fn how_fast_worlds_are() {
+    for named in shipped().unwrap() {
+        let (mut worlds, mut lasted, begun) = (0_u32, Duration::ZERO, on_processor());
+        while on_processor() - begun < Duration::from_secs(2) {
+            lasted += go(&named.world, Choices::from_seed(u64::from(worlds)), false).lasted;
+            worlds += 1;
+        }
+        let took = on_processor() - begun;
+        let rate = f64::from(worlds) / took.as_secs_f64();
+        let speed = lasted.as_secs_f64() / took.as_secs_f64();
+        println!("{}: {rate:.0} worlds a CPU-second, {speed:.0} times real time", named.name);
+    }
+}

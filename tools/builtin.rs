@@ -8,6 +8,7 @@ mod target;
 
 pub mod bash;
 pub mod batch;
+pub mod download;
 pub mod edit;
 pub mod git;
 pub mod ls;

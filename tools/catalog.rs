@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::builtin::{bash, batch, edit, git, ls, patch, process, read, search, task, write};
+use crate::builtin::{bash, batch, download, edit, git, ls, patch, process, read, search, task, write};
 use crate::search::resident_index::ResidentIndexes;
 use crate::tool::Tool;
 use crate::workspace::WorkspaceCapabilities;
@@ -19,6 +19,8 @@ pub struct CatalogOptions {
     /// The agents that `task` tells the model of: name, and what it is for. A call is checked against the agents
     /// that there are when it is made.
     pub agents: Vec<(String, String)>,
+    /// Whether files can come in pieces there ([`crate::effects::files::Files::takes_pieces`]), as downloads do.
+    pub takes_pieces: bool,
     /// What `search` keeps in memory of the roots it searches; without it, every search is from scratch.
     pub indexes: Option<Arc<ResidentIndexes>>,
 }
@@ -32,6 +34,9 @@ pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOption
     }
     if write {
         tools.push(write::tool());
+    }
+    if write && options.takes_pieces {
+        tools.push(download::tool());
     }
     if read && write {
         tools.extend([edit::tool(), patch::tool()]);
@@ -62,7 +67,12 @@ mod tests {
     use crate::workspace::WorkspaceCapabilities;
 
     fn registry(capabilities: WorkspaceCapabilities) -> Registry {
-        let options = CatalogOptions { agents: vec![("explore".into(), "looks around".into())], ..Default::default() };
+        registry_where(capabilities, true)
+    }
+
+    fn registry_where(capabilities: WorkspaceCapabilities, takes_pieces: bool) -> Registry {
+        let agents = vec![("explore".into(), "looks around".into())];
+        let options = CatalogOptions { agents, takes_pieces, ..Default::default() };
         Registry::build(builtin_tools(capabilities, options), [], &SchemaCache::default()).unwrap()
     }
 
@@ -73,11 +83,17 @@ mod tests {
 
     #[test]
     fn each_tool_is_there_when_its_needs_are_met() {
-        let all = ["bash", "batch", "edit", "ls", "patch", "process", "read", "search", "task", "write"];
+        let all = ["bash", "batch", "download", "edit", "ls", "patch", "process", "read", "search", "task", "write"];
         assert_eq!(names(true, true, true, true), all);
         assert_eq!(names(true, false, false, true), ["batch", "ls", "read", "search", "task"]);
-        assert_eq!(names(false, true, false, false), ["batch", "task", "write"]);
-        assert_eq!(names(true, true, false, false), ["batch", "edit", "ls", "patch", "read", "task", "write"]);
+        assert_eq!(names(false, true, false, false), ["batch", "download", "task", "write"]);
+        assert_eq!(
+            names(true, true, false, false),
+            ["batch", "download", "edit", "ls", "patch", "read", "task", "write"]
+        );
+        let remote = registry_where(WorkspaceCapabilities::read_write(), false);
+        let names_there: Vec<String> = remote.names().map(ToString::to_string).collect();
+        assert_eq!(names_there, ["batch", "edit", "ls", "patch", "read", "task", "write"]);
         assert_eq!(names(false, false, true, false), ["bash", "batch", "process", "task"]);
         assert_eq!(names(false, false, false, false), ["batch", "task"]);
         let git = WorkspaceCapabilities { git: true, ..WorkspaceCapabilities::read_only() };

@@ -11,6 +11,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::declaration::{Capabilities, ToolDefinition};
+use crate::digest::Digest;
 use crate::ids::ToolName;
 use crate::schema::{Schema, SchemaCache, SchemaError};
 use crate::tool::Tool;
@@ -26,6 +27,8 @@ pub struct Registered {
     pub schema: Arc<Schema>,
     /// Whether it is one of this project's own tools: only those pass a host's trust on to the calls they make.
     pub builtin: bool,
+    /// The digest of its name, which stands in the record of each call.
+    pub name_digest: Digest,
 }
 
 impl Registered {
@@ -34,8 +37,13 @@ impl Registered {
     pub fn capabilities(&self, arguments: &Value) -> Option<Capabilities> {
         // Arguments that do not fit are refused by the route; a tool is asked about fitting ones only.
         self.schema.check(arguments).ok()?;
+        Some(self.declared(arguments))
+    }
+
+    /// As [`Self::capabilities`], of arguments that are known to fit.
+    pub fn declared(&self, arguments: &Value) -> Capabilities {
         let asked = catch_unwind(AssertUnwindSafe(|| self.tool.capabilities(arguments)));
-        Some(asked.unwrap_or_else(|_panic| Capabilities::conservative()))
+        asked.unwrap_or_else(|_panic| Capabilities::conservative())
     }
 }
 
@@ -97,7 +105,8 @@ impl Registry {
             let schema = schemas
                 .compile(&spec.parameters)
                 .map_err(|source| RegistryError::Schema { name: name.clone(), source })?;
-            registry.tools.insert(name, Arc::new(Registered { tool, schema, builtin }));
+            let name_digest = Digest::of(name.as_str().as_bytes());
+            registry.tools.insert(name, Arc::new(Registered { tool, schema, builtin, name_digest }));
         }
         Ok(registry)
     }

@@ -1,19 +1,20 @@
 //! The digest of an artifact while it is written: taken here at first, and beside the writing once there is much.
 //!
 //! Hashing a long output takes longer than writing it; with both at the same time it costs only the longer one. The
-//! thread ends with its queue, which is bounded: a writer that is faster than the hash waits for it.
+//! thread ends with its queue, which is bounded: a writer that is faster than the hash waits for it. Pieces are large,
+//! because each one handed over wakes somebody, and their memory goes round: it comes back empty and is filled again.
 
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use toolwarden_tools::digest::{Digest, RunningDigest};
 
 /// From how many bytes on it is worth a thread.
 const BESIDE_FROM_BYTES: u64 = 1024 * 1024;
-/// Most pieces that wait to be hashed; a piece has a few dozen kilobytes.
-const PIECES_MAX: usize = 8;
-/// Largest piece that is handed over at once, in bytes.
-const PIECE_BYTES_MAX: usize = 64 * 1024;
+/// Most pieces that wait to be hashed.
+const PIECES_MAX: usize = 6;
+/// What is handed over at once, in bytes.
+const PIECE_BYTES: usize = 256 * 1024;
 
 /// A digest in the making.
 pub(super) struct Hashing {
@@ -23,7 +24,38 @@ pub(super) struct Hashing {
 
 enum Way {
     Here(RunningDigest),
-    Beside { pieces: SyncSender<Vec<u8>>, hash: JoinHandle<RunningDigest> },
+    Beside(Beside),
+}
+
+struct Beside {
+    /// What is not handed over yet.
+    piece: Vec<u8>,
+    pieces: SyncSender<Vec<u8>>,
+    empty: Receiver<Vec<u8>>,
+    hash: JoinHandle<RunningDigest>,
+}
+
+impl Beside {
+    fn update(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (fits, rest) = bytes.split_at(bytes.len().min(PIECE_BYTES - self.piece.len()));
+            self.piece.extend_from_slice(fits);
+            bytes = rest;
+            if self.piece.len() == PIECE_BYTES {
+                let next = self.empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(PIECE_BYTES));
+                // It ends only with its queue; if it broke, the end says so.
+                let _ = self.pieces.send(std::mem::replace(&mut self.piece, next));
+            }
+        }
+    }
+
+    fn finish(self) -> Option<RunningDigest> {
+        let Self { piece, pieces, hash, .. } = self;
+        drop(pieces);
+        let mut digest = hash.join().ok()?;
+        digest.update(&piece);
+        Some(digest)
+    }
 }
 
 impl Hashing {
@@ -46,12 +78,7 @@ impl Hashing {
                     self.way = beside(digest.clone());
                 }
             }
-            Way::Beside { pieces, .. } => {
-                for piece in bytes.chunks(PIECE_BYTES_MAX) {
-                    // It ends only with its queue; if it broke, the end says so.
-                    let _ = pieces.send(piece.to_vec());
-                }
-            }
+            Way::Beside(beside) => beside.update(bytes),
         }
     }
 
@@ -59,10 +86,7 @@ impl Hashing {
     pub(super) fn finish(self) -> Option<Digest> {
         match self.way {
             Way::Here(digest) => Some(digest.finish()),
-            Way::Beside { pieces, hash } => {
-                drop(pieces);
-                hash.join().ok().map(RunningDigest::finish)
-            }
+            Way::Beside(beside) => beside.finish().map(RunningDigest::finish),
         }
     }
 }
@@ -70,14 +94,20 @@ impl Hashing {
 /// Goes on in a thread; or here, where the system gives none.
 fn beside(digest: RunningDigest) -> Way {
     let (pieces, queue) = sync_channel::<Vec<u8>>(PIECES_MAX);
+    let (emptied, empty) = sync_channel(PIECES_MAX);
     let begun = digest.clone();
     let thread = Builder::new().name("artifact-hash".to_owned()).spawn(move || {
         let mut digest = begun;
-        queue.into_iter().for_each(|piece| digest.update(&piece));
+        for mut piece in queue {
+            digest.update(&piece);
+            piece.clear();
+            // With enough of them on their way back, this one goes.
+            let _ = emptied.try_send(piece);
+        }
         digest
     });
     match thread {
-        Ok(hash) => Way::Beside { pieces, hash },
+        Ok(hash) => Way::Beside(Beside { piece: Vec::with_capacity(PIECE_BYTES), pieces, empty, hash }),
         Err(_) => Way::Here(digest),
     }
 }

@@ -271,6 +271,39 @@ async fn the_epilogue_is_called_once_unless_the_body_returned() {
     assert_eq!(seen, [("panicked", BodyEnd::Panicked("x".into())), ("lost", BodyEnd::Lost)]);
 }
 
+/// The node ends when what its body owes is paid, not when its body is over; and debts that are lost are paid.
+#[tokio::test]
+async fn a_body_that_parts_ends_its_node_once_its_debts_are_paid() {
+    let (tree, root, cell) = root().await;
+    let (owed, owes) = oneshot::channel();
+    let parts = move |_| async move { Parting::owing(7, move |told| drop(owed.send(told))) };
+    let mut waiter = root.spawn_parting(SPEC, parts, |_: &Ending| panic!("it returned"));
+    let told: Afterwards = owes.await.unwrap();
+    for _ in 0..100 {
+        assert!(futures_util::poll!(&mut waiter).is_pending(), "nothing is paid yet");
+        tokio::task::yield_now().await;
+    }
+    drop(told);
+    let end = waiter.await;
+    assert_eq!((end.ending.body, end.output), (BodyEnd::Returned, Some(7)));
+    let lost = root.spawn_parting(SPEC, |_| async { Parting::owing(8, drop) }, |_: &Ending| panic!("it returned"));
+    assert_eq!(lost.await.output, Some(8));
+    close(&tree, &root, &cell).await;
+}
+
+/// Debts that nobody ever pays keep no cancelled node.
+#[tokio::test(start_paused = true)]
+async fn a_body_whose_debts_are_never_paid_is_given_up() {
+    let (tree, root, cell) = root().await;
+    let (owed, owes) = oneshot::channel();
+    let parts = move |_| async move { Parting::owing(7, move |told| drop(owed.send(told))) };
+    let waiter = root.spawn_parting(SPEC, parts, |_: &Ending| {});
+    let _told: Afterwards = owes.await.unwrap();
+    waiter.cancel(CancelReason::Requested);
+    assert_eq!(waiter.await.ending.body, BodyEnd::Abandoned);
+    close(&tree, &root, &cell).await;
+}
+
 #[tokio::test]
 async fn a_node_that_ends_takes_no_new_children() {
     let (tree, root, cell) = root().await;

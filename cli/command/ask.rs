@@ -13,7 +13,7 @@ use toolwarden_tools::cancellation::CancelReason;
 
 use super::{CommandError, End, killed};
 use crate::artifacts::load_projection;
-use crate::assembly::{Assembly, AssemblyError, CallArgs, Plan, StoreArgs, Surroundings, load_model, load_policy};
+use crate::assembly::{Assembly, AssemblyError, CallArgs, Plan, StoreArgs, Surroundings, load_policy};
 use crate::input::read_stdin;
 use crate::terminal::print;
 
@@ -36,7 +36,8 @@ pub(crate) struct AskArgs {
     #[command(flatten)]
     store: StoreArgs,
 
-    /// Who answers: builtin:research quotes the workspace and needs no network; scripted:FILE replays turns
+    /// Who answers: builtin:research quotes the workspace and needs no network; scripted:FILE replays turns;
+    /// anthropic:NAME, openai:NAME and openai-chat:NAME@BASE_URL are asked over the network
     #[arg(long, value_name = "SPEC", default_value = RESEARCH_NAME)]
     model: String,
 
@@ -99,12 +100,14 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
         artifacts: args.call.artifacts.to_keep(&with.environment).map_err(AssemblyError::from)?,
         projection: Some(load_projection(&args.call.projection).map_err(AssemblyError::from)?),
         policy: Some(policy),
-        model: Some(load_model(&args.model)?),
+        model: Some(with.model(&args.model)?),
         runs,
         containment: args.call.containment,
         may_ask: true,
         store: args.store.folder(&with.environment),
         sandbox,
+        bucket: args.call.workspace.bucket,
+        allow_origin: args.call.allow_origin,
         ..Plan::new(&args.call.workspace.workspace)
     };
     let is_kept = plan.store.is_some();
@@ -181,6 +184,7 @@ fn advice(status: &RunStatus) -> &'static str {
         RunStatus::RepeatedCalls | RunStatus::MalformedCalls => "Put the question in other words, or use another model",
         RunStatus::Refused => "Put the question in other words",
         RunStatus::Cut => "Ask for less at a time",
+        RunStatus::ContextFull => "Begin a new session, or use a model with a larger window",
         RunStatus::BudgetExhausted { .. } => "Give the session a larger budget",
         RunStatus::Cancelled { reason: CancelReason::Deadline { .. } } => "Give it more time with --timeout",
         RunStatus::Cancelled { .. } => "Ask again",

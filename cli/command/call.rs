@@ -56,6 +56,8 @@ pub(crate) async fn call(args: CallToolArgs, with: &Surroundings) -> Result<End,
         containment: args.call.containment,
         may_ask: args.governed,
         sandbox,
+        bucket: args.call.workspace.bucket,
+        allow_origin: args.call.allow_origin,
         ..Plan::new(&args.call.workspace.workspace)
     };
     let mut assembly = Assembly::open(plan, with).await?;

@@ -8,7 +8,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId};
 
 use crate::facts::{Fact, RunBounds, Settings};
-use crate::models::transcript::INTERRUPTED;
+use crate::models::transcript::{CUT_OFF, INTERRUPTED};
 use crate::models::{CallArguments, Message, ModelCall, ModelTurn, StopReason, TokenUsage, ToolResult};
 use crate::run_status::RunStatus;
 use crate::verification::VerificationReport;
@@ -84,6 +84,9 @@ struct OpenTurn {
     calls: Vec<OpenCall>,
     all_malformed: bool,
     repeated: bool,
+    /// Whether the output limit cut the turn, so that none of its calls may be believed.
+    #[serde(default)]
+    cut: bool,
 }
 
 /// A call of the last turn.
@@ -238,7 +241,7 @@ impl State {
 
     /// What was used so far, the run under way included.
     pub fn usage_so_far(&self) -> TokenUsage {
-        self.run.as_ref().map_or(self.usage, |run| added(self.usage, run.usage))
+        self.run.as_ref().map_or(self.usage, |run| self.usage.plus(run.usage))
     }
 
     /// How many child runs are under way.
@@ -289,6 +292,7 @@ impl State {
                     child.end = end;
                 }
             }
+            Fact::Compacted { messages, summary, usage } => self.compact(messages, summary, usage)?,
             Fact::Verified { report } => {
                 if self.verification_reports.len() >= REPORTS_MAX {
                     self.verification_reports.remove(0);
@@ -320,6 +324,20 @@ impl State {
             steers: Vec::new(),
             verdict: None,
         }));
+        Ok(())
+    }
+
+    /// Puts a summary in the place of the oldest messages; calls and results stay in pairs.
+    fn compact(&mut self, messages: usize, summary: String, usage: TokenUsage) -> Result<(), String> {
+        let run = open_run(&mut self.run, "a summary")?;
+        if run.open.is_some() || messages == 0 || messages > self.messages.len() {
+            return Err(format!("a summary of {messages} messages, of {}", self.messages.len()));
+        }
+        if matches!(self.messages.get(messages), Some(Message::ToolResults { .. })) {
+            return Err("a summary that parts calls from their results".to_owned());
+        }
+        run.usage = run.usage.plus(usage);
+        self.messages.splice(..messages, [Message::User { text: summary }]);
         Ok(())
     }
 
@@ -363,7 +381,7 @@ impl State {
         }
         run.close_turn(&mut self.messages);
         run.hand_over_steers(&mut self.messages);
-        self.usage = added(self.usage, run.usage);
+        self.usage = self.usage.plus(run.usage);
         self.runs += 1;
         let Run { id, turns, usage, source_anchors, .. } = *run;
         self.last = Some(Box::new(EndedRun { id, status, text, usage, turns, source_anchors }));
@@ -400,20 +418,23 @@ impl Run {
         }
         let may_call = self.may_call();
         self.turns += 1;
-        self.usage = added(self.usage, turn.usage);
+        self.usage = self.usage.plus(turn.usage);
         let (stop, text) = (turn.stop, turn.text.clone());
         match stop {
             StopReason::Refusal | StopReason::ContentFilter => self.verdict = Some((RunStatus::Refused, text)),
-            // Whatever calls it has may be cut as well.
-            StopReason::MaxTokens => self.verdict = Some((RunStatus::Cut, text)),
+            StopReason::ContextOverflow => self.verdict = Some((RunStatus::ContextFull, text)),
+            // Calls that may be cut as well get the chance to come again, smaller.
+            StopReason::MaxTokens if turn.calls.is_empty() || !may_call => {
+                self.verdict = Some((RunStatus::Cut, text));
+            }
             _ if !may_call => {
                 self.verdict = Some((RunStatus::ToolRoundLimit { rounds: self.bounds.rounds_max }, text));
             }
-            StopReason::EndTurn | StopReason::ToolUse | StopReason::Paused => {
+            StopReason::EndTurn | StopReason::ToolUse | StopReason::Paused | StopReason::MaxTokens => {
                 if turn.calls.is_empty() && stop != StopReason::Paused && self.steers.is_empty() {
                     self.verdict = Some((RunStatus::Completed, text));
                 } else if !turn.calls.is_empty() {
-                    self.open_turn(text, turn.calls.clone(), withheld);
+                    self.open_turn(text, turn.calls.clone(), withheld, stop == StopReason::MaxTokens);
                 }
                 messages.push(turn.into_message());
                 match self.open {
@@ -429,15 +450,19 @@ impl Run {
         if self.open.is_some() { "calls are under way" } else { "it is about to end" }
     }
 
-    fn open_turn(&mut self, text: String, calls: Vec<ModelCall>, withheld: &[String]) {
-        let all_malformed = calls.iter().all(|call| matches!(call.arguments, CallArguments::Malformed { .. }));
+    fn open_turn(&mut self, text: String, calls: Vec<ModelCall>, withheld: &[String], cut: bool) {
+        let all_malformed = cut || calls.iter().all(|call| matches!(call.arguments, CallArguments::Malformed { .. }));
         let mut repeated = false;
         let opened = calls.into_iter().map(|call| {
-            let stage = self.held_back(&call, &mut repeated).map_or(CallStage::Proposed, CallStage::Ended);
+            let held = if cut { Some(failed(&call, CUT_OFF.to_owned())) } else { self.held_back(&call, &mut repeated) };
+            let stage = held.map_or(CallStage::Proposed, CallStage::Ended);
             OpenCall { withheld: withheld.contains(&call.id), call, stage }
         });
         let calls = opened.collect();
-        self.open = Some(OpenTurn { text, calls, all_malformed, repeated });
+        if cut {
+            self.last_call = None;
+        }
+        self.open = Some(OpenTurn { text, calls, all_malformed, repeated, cut });
     }
 
     /// A call that is not run: its arguments are malformed, or it was made too often in a row.
@@ -508,7 +533,8 @@ impl Run {
         if open.repeated {
             self.verdict = Some((RunStatus::RepeatedCalls, open.text));
         } else if self.malformed_rounds > self.bounds.malformed_rounds_max {
-            self.verdict = Some((RunStatus::MalformedCalls, open.text));
+            let status = if open.cut { RunStatus::Cut } else { RunStatus::MalformedCalls };
+            self.verdict = Some((status, open.text));
         }
     }
 
@@ -533,13 +559,6 @@ impl Run {
 
 fn open_run<'a>(run: &'a mut Option<Box<Run>>, what: &str) -> Result<&'a mut Run, String> {
     run.as_deref_mut().ok_or_else(|| format!("{what} while no run is under way"))
-}
-
-fn added(one: TokenUsage, other: TokenUsage) -> TokenUsage {
-    TokenUsage {
-        input_tokens: one.input_tokens.saturating_add(other.input_tokens),
-        output_tokens: one.output_tokens.saturating_add(other.output_tokens),
-    }
 }
 
 fn failed(call: &ModelCall, output: String) -> ToolResult {

@@ -7,7 +7,7 @@ use toolwarden_tools::digest::Digest;
 
 use crate::facts::state::{CallStage, ChildEnd, State, Step};
 use crate::facts::{Fact, RunBounds};
-use crate::models::transcript::{INTERRUPTED, check_pairing};
+use crate::models::transcript::{CUT_OFF, INTERRUPTED, check_pairing};
 use crate::models::{CallArguments, Message, ModelCall, ModelTurn, StopReason, TokenUsage, ToolResult};
 use crate::run_status::RunStatus;
 
@@ -89,7 +89,13 @@ fn every_bound_has_its_ending() {
         step => panic!("{step:?}"),
     };
     let stopped = |stop| turn(ModelTurn { stop, ..ModelTurn::calling("x", vec![call("a", json!({}))]) });
-    assert_eq!(ending(vec![stopped(StopReason::MaxTokens)]), RunStatus::Cut);
+    assert_eq!(ending(vec![turn(ModelTurn { stop: StopReason::MaxTokens, ..ModelTurn::answer("x") })]), RunStatus::Cut);
+    // Case C130: a call that may be cut is not run, and the model is told to send less, as often as it may be wrong.
+    let cut =
+        |id: &str| turn(ModelTurn { stop: StopReason::MaxTokens, ..ModelTurn::calling("", vec![call(id, json!({}))]) });
+    assert_eq!(State::fold([asked("r"), cut("a")]).unwrap().next_step(), Step::Ask { may_call: true });
+    assert_eq!(ending(vec![cut("a"), cut("b")]), RunStatus::Cut);
+    assert_eq!(ending(vec![stopped(StopReason::ContextOverflow)]), RunStatus::ContextFull);
     assert_eq!(ending(vec![stopped(StopReason::Refusal)]), RunStatus::Refused);
     assert_eq!(ending(vec![stopped(StopReason::ContentFilter)]), RunStatus::Refused);
     let round = |id: &str| [calling(&[id]), ended(id)];
@@ -101,6 +107,26 @@ fn every_bound_has_its_ending() {
     let same = |id: &str| turn(ModelTurn::calling("", vec![call(id, json!({ "same": 1 }))]));
     let repeated = vec![same("a"), ended("a"), same("b"), ended("b"), same("c"), same("d")];
     assert_eq!(ending(repeated), RunStatus::RepeatedCalls);
+}
+
+#[test]
+fn a_summary_takes_the_place_of_whole_turns() {
+    let usage = TokenUsage { input_tokens: 5, ..TokenUsage::default() };
+    let compacted = |messages| Fact::Compacted { messages, summary: "so far".into(), usage };
+    let mut state = State::fold([asked("r"), calling(&["a"]), ended("a"), calling(&["b"]), ended("b")]).unwrap();
+    let before = state.clone();
+    // Never apart from its results, never nothing, never more than there is.
+    for wrong in [0, 2, 4, 6] {
+        assert!(state.apply(compacted(wrong)).is_err(), "{wrong}");
+        assert_eq!(state, before);
+    }
+    state.apply(compacted(3)).unwrap();
+    assert_eq!(state.messages.len(), 3);
+    assert_eq!(state.messages[0], Message::User { text: "so far".into() });
+    assert_eq!((check_pairing(&state.messages), state.next_step()), (Ok(()), Step::Ask { may_call: true }));
+    assert_eq!(state.usage_so_far().input_tokens, 5);
+    state.apply(calling(&["c"])).unwrap();
+    assert!(state.apply(compacted(1)).is_err(), "calls are under way");
 }
 
 #[test]
@@ -235,7 +261,7 @@ fn random_turn(index: usize, choice: u16) -> Fact {
         2 => StopReason::Paused,
         _ => StopReason::ToolUse,
     };
-    let usage = TokenUsage { input_tokens: u64::from(choice), output_tokens: 1 };
+    let usage = TokenUsage { input_tokens: u64::from(choice), output_tokens: 1, ..TokenUsage::default() };
     self::turn(ModelTurn { stop, usage, ..turn })
 }
 
@@ -251,7 +277,7 @@ fn naive_messages(facts: &[Fact]) -> Vec<Message> {
             }
             Fact::ModelTurn { turn, .. } => {
                 rounds += 1;
-                let is_last = matches!(turn.stop, StopReason::MaxTokens | StopReason::Refusal);
+                let is_last = ends_its_run(turn);
                 if is_last || rounds > BOUNDS.rounds_max {
                     continue;
                 }
@@ -272,20 +298,28 @@ fn naive_messages(facts: &[Fact]) -> Vec<Message> {
     messages
 }
 
+fn ends_its_run(turn: &ModelTurn) -> bool {
+    turn.stop == StopReason::Refusal || (turn.stop == StopReason::MaxTokens && turn.calls.is_empty())
+}
+
 fn naive_result(facts: &[Fact], at: usize, call: &ModelCall) -> Option<ToolResult> {
     let result =
         |output: String| ToolResult { call_id: call.id.clone(), tool: call.tool.clone(), output, success: false };
+    if matches!(&facts[at], Fact::ModelTurn { turn, .. } if turn.stop == StopReason::MaxTokens) {
+        return Some(result(CUT_OFF.to_owned()));
+    }
     if let CallArguments::Malformed { error, .. } = &call.arguments {
         return Some(result(format!("the arguments were not run: {error}. Send one JSON object")));
     }
     let began = facts[..at].iter().rposition(|fact| matches!(fact, Fact::UserMessage { .. })).unwrap();
-    let mut earlier: Vec<&ModelCall> = facts[began..=at]
+    // A cut turn made no calls, and breaks the row.
+    let mut earlier: Vec<(&ModelCall, bool)> = facts[began..=at]
         .iter()
-        .filter_map(|fact| if let Fact::ModelTurn { turn, .. } = fact { Some(&turn.calls) } else { None })
-        .flatten()
+        .filter_map(|fact| if let Fact::ModelTurn { turn, .. } = fact { Some(turn) } else { None })
+        .flat_map(|turn| turn.calls.iter().map(|call| (call, turn.stop == StopReason::MaxTokens)))
         .collect();
-    earlier.truncate(earlier.iter().position(|known| known.id == call.id).unwrap() + 1);
-    let in_a_row = earlier.iter().rev().take_while(|known| known.arguments == call.arguments).count();
+    earlier.truncate(earlier.iter().position(|(known, _)| known.id == call.id).unwrap() + 1);
+    let in_a_row = earlier.iter().rev().take_while(|(known, cut)| !cut && known.arguments == call.arguments).count();
     if in_a_row > BOUNDS.same_call_max as usize {
         return Some(result(format!(
             "this call was made {in_a_row} times in a row and was not run again; its result will not change"
@@ -318,8 +352,7 @@ fn naive_late_steers(facts: &[Fact], at: usize) -> Vec<Message> {
     let Fact::ModelTurn { turn, .. } = &facts[last] else { unreachable!("found above") };
     let began = facts[..at].iter().rposition(|fact| matches!(fact, Fact::UserMessage { .. })).unwrap();
     let rounds = facts[began..at].iter().filter(|fact| matches!(fact, Fact::ModelTurn { .. })).count();
-    let is_left_out =
-        matches!(turn.stop, StopReason::MaxTokens | StopReason::Refusal) || rounds > BOUNDS.rounds_max as usize;
+    let is_left_out = ends_its_run(turn) || rounds > BOUNDS.rounds_max as usize;
     if is_left_out { naive_steers(facts, last) } else { Vec::new() }
 }
 

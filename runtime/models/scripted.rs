@@ -181,7 +181,7 @@ impl ScriptedModel {
                         taken[index] += 1;
                     }
                 }
-                Message::ToolResults { .. } => {}
+                Message::ToolResults { .. } | Message::Image { .. } => {}
             }
             after_results = matches!(entry, Message::ToolResults { .. });
         }
@@ -256,6 +256,7 @@ impl Turn {
             usage: self.usage,
             stop: self.stop,
             replay: None,
+            request_id: None,
         }
     }
 }
@@ -324,6 +325,7 @@ mod tests {
     use serde_json::json;
 
     use super::{ScriptError, ScriptedModel};
+    use crate::models::turn_options::TurnOptions;
     use crate::models::{CallArguments, Message, Model as _, ModelError, ModelRequest, ModelTurn, NoSink};
     use crate::models::{StopReason, TurnSink};
 
@@ -335,6 +337,7 @@ mod tests {
             tool_calls_allowed: true,
             agent: agent.into(),
             fan_out: 4,
+            options: TurnOptions::default(),
         }
     }
 

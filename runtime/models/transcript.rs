@@ -7,11 +7,16 @@
 use std::collections::BTreeSet;
 
 use thiserror::Error;
+use toolwarden_tools::canonical_json::json_bytes;
 
-use super::{Message, ModelCall, ModelTurn, ToolResult};
+use super::{Message, ModelCall, ModelTurn, Replay, ToolResult};
 
 /// What a call is told that was never answered.
 pub const INTERRUPTED: &str = "Interrupted: the run ended before this call gave a result. It may have happened in part; look before repeating it.";
+
+/// What a call is told that may not be whole.
+pub const CUT_OFF: &str =
+    "Not run: the answer reached the output limit, so this call may be cut off. Send less at a time, in several calls.";
 
 /// Why a conversation is not valid; messages are counted from 0.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -123,6 +128,40 @@ fn missing_results(entry: &Message, next: Option<&Message>) -> Vec<ToolResult> {
 fn interrupted(call: &ModelCall) -> ToolResult {
     ToolResult { call_id: call.id.clone(), tool: call.tool.clone(), output: INTERRUPTED.to_owned(), success: false }
 }
+
+/// How many of the oldest messages can give way to a summary so that about `kept_bytes` of the newest stay: as many as
+/// leave every call with its result, and the last message in any case.
+pub fn oldest_beyond(messages: &[Message], kept_bytes: usize) -> usize {
+    let mut kept = 0_usize;
+    let fits = |message: &&Message| {
+        kept = kept.saturating_add(message_bytes(message));
+        kept <= kept_bytes
+    };
+    let newest = messages.iter().rev().take_while(fits).count().max(1);
+    let mut oldest = messages.len().saturating_sub(newest);
+    while matches!(messages.get(oldest), Some(Message::ToolResults { .. })) {
+        oldest -= 1;
+    }
+    oldest
+}
+
+/// About how many bytes a message has on the wire.
+pub fn message_bytes(message: &Message) -> usize {
+    let replay_bytes = |replay: &Replay| replay.items.iter().map(json_bytes).sum::<usize>();
+    match message {
+        Message::User { text } => text.len(),
+        // A picture costs by its size on the screen, which its bytes do not tell.
+        Message::Image { .. } => IMAGE_BYTES,
+        Message::Assistant { text, calls, replay } => {
+            let plain = text.len() + calls.iter().map(|call| json_bytes(&call.arguments.for_request())).sum::<usize>();
+            plain.max(replay.as_ref().map_or(0, replay_bytes))
+        }
+        Message::ToolResults { results } => results.iter().map(|result| result.output.len()).sum(),
+    }
+}
+
+/// What a picture is taken to cost, in bytes of text.
+const IMAGE_BYTES: usize = 6000;
 
 /// Renames calls of a fresh turn whose id is empty or already taken in the conversation or the turn; providers
 /// repeat ids. Returns how many were renamed. The new ids follow from the old ones and their places, so that the

@@ -9,7 +9,7 @@ mod control;
 pub mod stream;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use aho_corasick::packed;
 use memchr::memmem;
@@ -57,11 +57,15 @@ const CREDENTIALS: &str = r"([a-z][a-z0-9+.-]*://)[^/\s:@]*:[^/\s@]+@";
 /// The word that every match of [`CREDENTIALS`] holds.
 const CREDENTIALS_WORD: &str = "://";
 
-/// Texts up to this length are first looked at in one pass: keys and short facts are most of what comes here, and each
-/// search costs more to begin than to run.
-const SHORT_BYTES_MAX: usize = 23;
+/// Texts up to this length are first looked at in one pass: keys, digests and short facts are most of what comes here,
+/// and each search costs more to begin than to run.
+const PLAIN_BYTES_MAX: usize = 128;
 /// No shape and no private key is shorter than this, in bytes.
 const SHAPE_BYTES_MIN: usize = 15;
+/// Up to this length, a shape or a private key holds one of the first two of [`SHAPE_MARKS`].
+const SHORT_BYTES_MAX: usize = 23;
+/// Each shape and each private key holds one of these.
+const SHAPE_MARKS: [u8; 4] = [b'-', b'A', b'_', b'J'];
 
 /// Takes secrets and control sequences out of text.
 #[derive(Debug)]
@@ -110,6 +114,30 @@ pub enum SanitiserError {
     Pattern(#[from] regex::Error),
 }
 
+/// What every sanitiser looks for, compiled once: that takes longer than all the rest of a runtime's start.
+struct Builtin {
+    private_key: Regex,
+    credentials: Regex,
+    shape_words: Option<packed::Searcher>,
+    shapes: Regex,
+}
+
+static BUILTIN: LazyLock<Result<Builtin, regex::Error>> = LazyLock::new(|| {
+    Ok(Builtin {
+        private_key: Regex::new(PRIVATE_KEY)?,
+        credentials: Regex::new(CREDENTIALS)?,
+        shape_words: packed::Searcher::new(SECRET_SHAPES.iter().flat_map(|(words, _)| *words)),
+        shapes: shapes_with(&[])?,
+    })
+});
+
+/// The usual shapes and these.
+fn shapes_with(patterns: &[String]) -> Result<Regex, regex::Error> {
+    let builtin = SECRET_SHAPES.iter().map(|(_, shape)| *shape);
+    let shapes = builtin.chain(patterns.iter().map(String::as_str)).map(|shape| format!("(?:{shape})"));
+    Regex::new(&shapes.collect::<Vec<String>>().join("|"))
+}
+
 impl Sanitiser {
     /// Looks for the usual shapes, for these exact values, and for these further patterns.
     ///
@@ -122,12 +150,10 @@ impl Sanitiser {
         for pattern in patterns {
             Regex::new(pattern)?;
         }
-        let builtin = SECRET_SHAPES.iter().map(|(_, shape)| *shape);
-        let shapes: Vec<String> =
-            builtin.chain(patterns.iter().map(String::as_str)).map(|shape| format!("(?:{shape})")).collect();
-        let shape_words = match patterns {
-            [] => packed::Searcher::new(SECRET_SHAPES.iter().flat_map(|(words, _)| *words)),
-            _ => None,
+        let builtin = BUILTIN.as_ref().map_err(Clone::clone)?;
+        let (shape_words, shapes) = match patterns {
+            [] => (builtin.shape_words.clone(), builtin.shapes.clone()),
+            _ => (None, shapes_with(patterns)?),
         };
         let mut secrets = secrets;
         // The longest first, so that a secret within a secret leaves no remainder.
@@ -135,11 +161,11 @@ impl Sanitiser {
         Ok(Self {
             secrets: secrets.iter().map(|secret| memmem::Finder::new(secret).into_owned()).collect(),
             private_key_word: memmem::Finder::new(PRIVATE_KEY_WORD),
-            private_key: Regex::new(PRIVATE_KEY)?,
+            private_key: builtin.private_key.clone(),
             credentials_word: memmem::Finder::new(CREDENTIALS_WORD),
-            credentials: Regex::new(CREDENTIALS)?,
+            credentials: builtin.credentials.clone(),
             shape_words,
-            shapes: Regex::new(&shapes.join("|"))?,
+            shapes,
             secret_bytes_min: secrets.iter().map(String::len).min().unwrap_or(usize::MAX),
             has_own_patterns: !patterns.is_empty(),
             broken_secrets: secrets
@@ -229,16 +255,25 @@ impl Sanitiser {
     }
 
     /// Whether a text is so short and so plain that there is certainly nothing to take out: no room for an exact value,
-    /// no colon for credentials, and of the shapes that would fit none without one of these two characters.
+    /// no address, and no shape that would fit.
     fn is_short_and_plain(&self, text: &str) -> bool {
         let bytes = text.as_bytes();
-        bytes.len() <= SHORT_BYTES_MAX
-            && bytes.len() < self.secret_bytes_min
-            && !self.has_own_patterns
-            && self.provider.is_none()
-            && bytes.iter().fold(true, |plain, byte| plain & matches!(byte, b' '..=b'~') & (*byte != b':'))
-            && (bytes.len() < SHAPE_BYTES_MIN
-                || bytes.iter().fold(true, |plain, byte| plain & !matches!(byte, b'-' | b'A')))
+        if bytes.len() > PLAIN_BYTES_MAX
+            || bytes.len() >= self.secret_bytes_min
+            || self.has_own_patterns
+            || self.provider.is_some()
+        {
+            return false;
+        }
+        let marks = match bytes.len() {
+            0..SHAPE_BYTES_MIN => &SHAPE_MARKS[..0],
+            SHAPE_BYTES_MIN..=SHORT_BYTES_MAX => &SHAPE_MARKS[..2],
+            _ => &SHAPE_MARKS[..],
+        };
+        // Without a branch, so that many bytes are looked at at a time.
+        bytes.iter().fold(true, |plain, byte| plain & matches!(byte, b' '..=b'~'))
+            && marks.iter().all(|mark| bytes.iter().fold(true, |without, byte| without & (byte != mark)))
+            && !(bytes.contains(&b':') && self.may_hold_credentials(text))
     }
 
     fn may_hold_a_private_key(&self, text: &str) -> bool {
@@ -374,8 +409,10 @@ mod tests {
         }
         let shapes = &shortest[..13];
         assert_eq!(shapes.iter().map(String::len).min(), Some(super::SHAPE_BYTES_MIN));
-        let short = shapes.iter().filter(|shape| shape.len() <= super::SHORT_BYTES_MAX);
-        assert!(short.clone().count() == 4 && short.into_iter().all(|shape| shape.contains(['-', 'A'])));
+        for shape in shapes {
+            let marks = if shape.len() <= super::SHORT_BYTES_MAX { 2 } else { 4 };
+            assert!(shape.bytes().any(|byte| super::SHAPE_MARKS[..marks].contains(&byte)), "{shape}");
+        }
         let host = Sanitiser::new(vec!["secret".into()], &[]).unwrap();
         assert_eq!(host.clean("a secret".into()), ("a [redacted]".into(), 1));
         assert_eq!(Sanitiser::new(Vec::new(), &["x+".into()]).unwrap().clean("axx".into()).1, 1);

@@ -225,14 +225,23 @@ impl Host {
         for _ in 0..OPENINGS_MAX {
             let Some(session) = self.open(&runtime, index, again).await else { return };
             again = true;
-            if let Ok(events) = session.events().await {
+            if self.has_person()
+                && let Ok(events) = session.events().await
+            {
                 let faulty = self.play.faults.person;
                 tokio::spawn(person::attend(self.fate().clone(), session.clone(), events, faulty));
             }
             // Where sessions are kept, what was asked is among the facts.
             let mut asked = self.told_so_far().iter().filter(|told| told.session == index).count();
             let mut closed = false;
-            if session.run_under_way().is_some() {
+            // A run may have ended just before the process did, so that nobody was told.
+            let id = session.id().clone();
+            let ended = match self.twins.store.is_some() {
+                true => runtime.look_at(&id).await.map_or(0, |found| found.state.runs),
+                false => 0,
+            };
+            let is_untold = usize::try_from(ended).is_ok_and(|ended| ended > asked);
+            if is_untold || session.run_under_way().is_some() {
                 let outcome = self.wait(index, session.go_on()).await;
                 match outcome {
                     Some(Ok(Some(outcome))) => self.tell(index, asked, Some(outcome)),
@@ -254,6 +263,11 @@ impl Host {
                 return;
             }
         }
+    }
+
+    /// Whether somebody reads along: only where there may be something to answer, for it costs as much as the run.
+    fn has_person(&self) -> bool {
+        !self.play.policy.trim().is_empty() || self.play.keeps
     }
 
     /// Waits for a run, unless whoever waits goes away.

@@ -161,6 +161,7 @@ impl World<'_> {
     pub(super) fn body_hears(&mut self, id: NodeId, message: BodyMessage) {
         let Some(mut body) = self.bodies.remove(&id) else {
             if matches!(message, BodyMessage::Slot(_, Ok(_))) {
+                // Nobody is there any more: it goes home with the message.
                 self.covers("a slot that crossed its withdrawal");
             }
             return;

@@ -25,6 +25,7 @@ use super::node::invocation_id;
 #[derive(Debug)]
 pub(super) struct Lane {
     limits: BulkheadLimits,
+    passing: bool,
     pool: PermitPool<SlotWaiter>,
     life: u64,
     /// Counts the permits out, of all lives.
@@ -45,14 +46,16 @@ impl Lane {
             breaker: (sizes.breaker_failures > 0).then_some(breaker),
         };
         let (pool, turnstile) = (PermitPool::new(limits), Turnstile::new(limits.permits));
-        if pool.lets_pass() {
+        let passing = sizes.passing && pool.lets_pass();
+        if passing {
             turnstile.open();
         }
-        Self { limits, pool, life: 0, turnstile, own_live: 0, elsewhere: 0, next_ticket: 0 }
+        Self { limits, passing, pool, life: 0, turnstile, own_live: 0, elsewhere: 0, next_ticket: 0 }
     }
 
+    /// Slots out: those that the pool lent, as it believes, and the others, as they are counted.
     pub(super) fn in_use(&self) -> usize {
-        self.turnstile.out()
+        self.pool.in_use() - self.elsewhere + self.turnstile.out().saturating_sub(self.own_live)
     }
 
     /// In plain words, for what a fault met.
@@ -108,7 +111,7 @@ impl World<'_> {
     }
 
     fn open_if_idle(&mut self) {
-        if self.lane.pool.lets_pass() {
+        if self.lane.passing && self.lane.pool.lets_pass() {
             self.lane.turnstile.open();
         }
     }

@@ -87,6 +87,7 @@ impl fmt::Debug for PretendedHttp {
 impl Http for PretendedHttp {
     fn exchange(&self, request: HttpRequest) -> BoxFuture<'static, Result<HttpResponse, HttpError>> {
         let fault = self.fault();
+        let pinned = request.pinned.first().copied();
         let waits = Duration::from_millis(ANSWER_MS[self.fate.usual(ANSWER_MS.len())]);
         let pieces = PIECES[self.fate.usual(PIECES.len())];
         let page = self.pages.get(&request.url).cloned();
@@ -111,7 +112,7 @@ impl Http for PretendedHttp {
             };
             let length = whole.len() + if fault == Some(Fault::WrongLength) { 7 } else { 0 };
             let headers: HttpHeaders = [("content-length", length.to_string())].into_iter().collect();
-            let peer = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 80)));
+            let peer = Some(pinned.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, 80))));
             let body = match request.method {
                 HttpMethod::Head => stream::empty().boxed(),
                 _ => body_of(&whole, pieces, fault),

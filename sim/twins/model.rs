@@ -59,7 +59,7 @@ impl PretendedModel {
             }
             1 => {
                 self.fate.met("a model that fails");
-                Some(ModelError::Provider { message: "pretended".to_owned(), retryable: false })
+                Some(ModelError::Provider { message: "pretended".to_owned(), retryable: false, retry_after_ms: None })
             }
             2 => {
                 self.fate.met("a model that is out of reach");
@@ -101,7 +101,10 @@ impl PretendedModel {
             5 => turn.text = format!("\u{1b}]0;title\u{7}\u{1b}[2J the key is {} \u{202e}\0", self.secret),
             6 => turn.calls.push(call("telling", "peek", json!({ "says": self.secret.clone() }))),
             7 => turn.stop = StopReason::MaxTokens,
-            8 => turn.usage = TokenUsage { input_tokens: u64::MAX / 4, output_tokens: u64::MAX / 4 },
+            8 => {
+                turn.usage =
+                    TokenUsage { input_tokens: u64::MAX / 4, output_tokens: u64::MAX / 4, ..TokenUsage::default() }
+            }
             _ => {
                 // Built by moving: the macro would walk what it is given, to copy it.
                 let deep = (0..DEEP_LEVELS).fold(json!(1), |inner, _| Value::Array(vec![inner]));

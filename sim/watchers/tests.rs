@@ -229,6 +229,22 @@ fn secrets_and_supervision_are_watched() {
 }
 
 #[test]
+fn a_start_that_is_not_stored_is_seen() {
+    let (id, tool) = (InvocationId::from("a"), ToolName::from("chore"));
+    let session = SessionId::from("s");
+    let stored = br#"{"at_ms":1,"fact":{"call_started":{"invocation":"a"}}}"#;
+    for is_stored in [true, false] {
+        let mut durable = super::durable::Durable::new(true);
+        let mut see = |sight: &Sight<'_>| durable.see(Duration::ZERO, sight);
+        see(&Sight::Entry(&entry(1, proposed("a", None)))).unwrap();
+        if is_stored {
+            see(&Sight::Stored { session: &session, sequence: 1, payload: stored }).unwrap();
+        }
+        assert_eq!(see(&Sight::Began { invocation: &id, tool: &tool, effects: true }).is_ok(), is_stored);
+    }
+}
+
+#[test]
 fn what_is_kept_is_watched() {
     let session = SessionId::from("s");
     let stored = |sequence| Sight::Stored { session: &session, sequence, payload: b"{}" };

@@ -94,7 +94,7 @@ fn a_deaf_tool_is_found_with_the_word_that_shows_it_again() {
     let deaf = || world(Manner::Deaf);
     let found = words(|| drop(deaf().cancel_at_every_step()));
     assert!(found.contains("slow did not end when it was cancelled") && found.contains("ctx.cancel"), "{found}");
-    assert!(found.starts_with("cancel_run@") && found.contains(" of slow"), "{found}");
+    assert!(found.starts_with("cancel_run@") && found.contains(", after "), "{found}");
     let case = found.split("replay(\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let again = words(move || drop(deaf().replay(&case)));
     assert_eq!(again, found);

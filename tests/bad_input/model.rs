@@ -127,6 +127,7 @@ async fn turns_that_cannot_be_believed_end_the_run_and_run_nothing() {
         usage: TokenUsage::default(),
         stop,
         replay: None,
+        request_id: None,
     };
     for (stop, status) in [
         (StopReason::MaxTokens, RunStatus::Cut),

@@ -11,7 +11,7 @@ use std::io::{Read as _, SeekFrom};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use self::window::{BUFFER_BYTES, LINE_BYTES_MAX, Wanted, Window, WindowError};
 use super::reach::{self, Step, Stop, fault, wrong};
@@ -34,6 +34,10 @@ pub const WHOLE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 pub const IMAGE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Room that is kept for the notes behind the lines, in bytes.
 const NOTES_BYTES: usize = 1024;
+/// Facts about the lines of one file.
+const RANGE_FACTS: usize = 9;
+/// Facts about one read, with room for what is added when it settles.
+const READ_FACTS: usize = 8;
 /// How many reads may run beside each other.
 const PARALLELISM: usize = 16;
 
@@ -190,22 +194,24 @@ async fn single(ctx: &ToolContext, text: &str, offset: Option<u64>, limit: Optio
     } else if found.replaced {
         let _ = writeln!(text, "[bytes that are not {} are shown as \u{fffd}]", found.encoding);
     }
-    let range = json!({
-        "offset": offset,
-        "requested_limit": requested_limit,
-        "applied_limit": applied_limit,
-        "returned_lines": returned_lines,
-        "next_offset": next_offset,
-        "eof": next_offset.is_none(),
-        "total_lines": found.total_lines,
-        "limit_clamped": requested_limit > applied_limit,
-        "output_bytes": text.len(),
-    });
-    Ok(ToolOutcome::success(text)
-        .with("source_anchors", json!([path.to_string()]))
+    // Maps of the right size: most calls of most sessions are reads.
+    let mut range = Map::with_capacity(RANGE_FACTS);
+    let mut put = |key: &str, value: Value| range.insert(key.to_owned(), value);
+    put("offset", offset.into());
+    put("requested_limit", requested_limit.into());
+    put("applied_limit", applied_limit.into());
+    put("returned_lines", returned_lines.into());
+    put("next_offset", next_offset.into());
+    put("eof", next_offset.is_none().into());
+    put("total_lines", found.total_lines.into());
+    put("limit_clamped", (requested_limit > applied_limit).into());
+    put("output_bytes", text.len().into());
+    let outcome = ToolOutcome { metadata: Map::with_capacity(READ_FACTS), ..ToolOutcome::success(text) };
+    Ok(outcome
+        .with("source_anchors", vec![path.to_string()])
         .with("range", range)
         .with("encoding", found.encoding.to_string())
-        .with("cut_lines", json!(found.cut_lines))
+        .with("cut_lines", found.cut_lines)
         .with("content_digest", json!(found.digest)))
 }
 

@@ -340,4 +340,6 @@ fn count(number: u64, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod agreement;
 #[cfg(test)]
+mod hard_input;
+#[cfg(test)]
 mod tests;

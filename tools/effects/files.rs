@@ -103,8 +103,7 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// [`FileError`], the same that [`Files::replace`] gives for such a place.
     fn begin(&self, path: &WorkspacePath) -> Result<Box<dyn NewFile>, FileError> {
-        let source = std::io::Error::new(std::io::ErrorKind::Unsupported, "files cannot come in pieces here");
-        Err(FileError::Io { op: "begin", path: path.to_string(), source })
+        Err(FileError::Unsupported { op: "begin", path: path.to_string() })
     }
 
     /// Whether a file at this path may be written here, whether there is one or not. Asked when a call writes to a path

@@ -35,6 +35,7 @@ fn context(root: &Path) -> ToolContext {
         invoke: None,
         delegate: None,
         background: None,
+        web: None,
     }
 }
 
@@ -58,7 +59,9 @@ async fn median_ms(tool: &dyn Tool, ctx: &ToolContext, arguments: &Value, rounds
         let outcome = tool.call(ctx, arguments.clone()).await;
         times.push(begin.elapsed().as_secs_f64() * 1000.0);
         assert!(outcome.is_success(), "{}", outcome.output);
-        found = outcome.metadata["search"].clone();
+        // Rankings have results instead.
+        let facts = outcome.metadata.get("search").or_else(|| outcome.metadata.get("results"));
+        found = facts.cloned().unwrap_or_default();
     }
     times.sort_by(f64::total_cmp);
     (times[times.len() / 2], found)

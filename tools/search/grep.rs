@@ -12,7 +12,7 @@ use regex_syntax::ast;
 use crate::effects::files::{FileError, Files, OpenFile};
 use crate::search::requirement::Requirement;
 use crate::search::stop::Stop;
-use crate::search::text::{AtNul, TextFacts, TextReader, settle_whole};
+use crate::search::text::{AtNul, TextFacts, TextReader, read_whole, settle_whole};
 use crate::workspace_path::WorkspacePath;
 
 /// Longest pattern that is taken, in bytes.
@@ -21,8 +21,6 @@ pub const PATTERN_BYTES_MAX: usize = 16 * 1024;
 pub const LINE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Longest text of a line that is kept, in bytes.
 pub const SHOWN_LINE_BYTES_MAX: usize = 2000;
-/// Largest file that is read as a whole, in bytes.
-const WHOLE_BYTES_MAX: u64 = 1024 * 1024;
 /// Largest compiled pattern, in bytes.
 const COMPILED_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How much of a clamped line stands before its match, in bytes.
@@ -232,35 +230,6 @@ fn search_file(
     let ended = searcher.search_reader(matcher, &mut reader, &mut *sink);
     sink.found.facts = reader.facts();
     ended
-}
-
-/// Reads a small file to the start of `whole`; none, and the file at its start, when it is not small or not at rest.
-fn read_whole(file: &mut dyn OpenFile, whole: &mut Vec<u8>) -> std::io::Result<Option<usize>> {
-    let size = file.stat().size_bytes;
-    // What is made on the fly has no size.
-    if size == 0 || size > WHOLE_BYTES_MAX {
-        return Ok(None);
-    }
-    let size = usize::try_from(size).unwrap_or(usize::MAX);
-    // Only ever grown: clearing it would cost more than reading.
-    if whole.len() < size + 1 {
-        whole.resize(size + 1, 0);
-    }
-    let mut filled = 0;
-    // A byte more than there was would be read, were there one.
-    while filled != size {
-        match file.read(&mut whole[filled..=size]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-        if filled > size {
-            file.rewind()?;
-            return Ok(None);
-        }
-    }
-    Ok(Some(filled))
 }
 
 /// Takes what the searcher finds.

@@ -6,20 +6,20 @@
 //! nothing else.
 
 use std::collections::BTreeSet;
-use std::io::Read as _;
+use std::io::{Read as _, Seek as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::effects::files::{FileKind, Files as _};
+use crate::effects::files::{FileKind, FileStat, OpenFile};
 use crate::search::gram::GramSet;
 use crate::search::index_state::{Phase, Shared};
 use crate::search::segment::{Segment, SegmentBuilder, SegmentFile, Stamp};
 use crate::search::segment_cache::{Kept, SegmentCache};
 use crate::search::stop::Stop;
-use crate::search::text::{AtNul, TextReader};
+use crate::search::text::{AtNul, TextFacts, TextReader, read_whole, settle_whole};
 use crate::search::tree::{Content, TreeError};
 use crate::search::trigram::{Knowledge, KnownSegment, Settled};
 use crate::workspace_path::WorkspacePath;
@@ -38,6 +38,8 @@ const MEMORY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const DISK_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// How long nothing is done after a change, for more to come with it.
 const QUIET: Duration = Duration::from_millis(300);
+/// In how many steps that is waited for; a wake ends one.
+const QUIET_STEPS: u32 = 6;
 /// How often the tree is read anew after changes were lost, before the index is given up.
 const RESTARTS_MAX: usize = 16;
 /// A file that changed so shortly before it was read could change again without a new stamp, in nanoseconds.
@@ -143,15 +145,18 @@ impl<'a> Indexer<'a> {
     /// Waits for a change, and then until it is quiet.
     fn wait(&self, watch: &impl std::os::fd::AsFd) {
         let wake = &self.shared.wake;
-        let mut both = [PollFd::new(watch, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
-        if self.shared.has_unknown() || self.stop.is_given() {
-            return;
+        if !self.shared.has_unknown() && !self.stop.is_given() {
+            let mut both = [PollFd::new(watch, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+            let _interrupted = rustix::event::poll(&mut both, None);
         }
-        let _interrupted = rustix::event::poll(&mut both, None);
-        let _empty = rustix::io::read(wake, &mut [0; 8]);
-        if !self.stop.is_given() {
-            let quiet = Timespec { tv_sec: 0, tv_nsec: QUIET.subsec_nanos().into() };
-            let _interrupted = rustix::event::poll(&mut [PollFd::new(wake, PollFlags::IN)], Some(&quiet));
+        // A file that changes all the time is read again at this pace, whoever wakes.
+        let step = Timespec { tv_sec: 0, tv_nsec: (QUIET / QUIET_STEPS).subsec_nanos().into() };
+        for _ in 0..QUIET_STEPS {
+            if self.stop.is_given() {
+                return;
+            }
+            let _empty = rustix::io::read(wake, &mut [0; 8]);
+            let _interrupted = rustix::event::poll(&mut [PollFd::new(wake, PollFlags::IN)], Some(&step));
         }
     }
 
@@ -174,7 +179,7 @@ impl<'a> Indexer<'a> {
             if self.stop.is_given() {
                 return Ok(());
             }
-            let same = file.stamp.is_some() && self.stamp_of(&path).map(|(stamp, _)| stamp) == file.stamp;
+            let same = file.stamp.as_ref().is_some_and(|stamp| self.is_same(&path, stamp));
             living += usize::from(same);
             let content = match same {
                 true => {
@@ -199,9 +204,8 @@ impl<'a> Indexer<'a> {
             // Read before the files are: what is younger than this is too young.
             let now = self.cache.as_ref().and_then(|cache| cache.now_unix_ns().ok());
             let claimed = self.shared.with_knowledge(|known| Ok(known.claim(CLAIM_FILES)))?;
-            if claimed.is_empty() {
-                break;
-            }
+            // What changes while the rest is read waits for the next turn, else one busy file would never let it end.
+            let is_last = claimed.len() < CLAIM_FILES;
             let mut settled = Vec::new();
             for path in claimed {
                 if self.stop.is_given() {
@@ -224,8 +228,10 @@ impl<'a> Indexer<'a> {
                 }
             }
             self.shared.with_knowledge(|known| known.settle(&settled))?;
+            if is_last {
+                return self.flush();
+            }
         }
-        self.flush()
     }
 
     /// Makes a segment of what was gathered.
@@ -271,38 +277,47 @@ impl<'a> Indexer<'a> {
 
     /// Reads a file's grams; none when it is not to be indexed.
     fn read(&mut self, path: &WorkspacePath, now_unix_ns: Option<i128>) -> Option<Indexed> {
-        let (stamp, link_count) = self.stamp_of(path)?;
+        let (mut file, changed_unix_ns) = self.shared.files.open_with_change(path).ok()?;
+        let stat = *file.stat();
+        let stamp = stamp_of(&stat, changed_unix_ns);
         // A file with another name can be changed through it, and nobody would tell.
-        if link_count > 1 || stamp.size_bytes > INDEXED_BYTES_MAX {
+        if stat.link_count > 1 || stat.size_bytes > INDEXED_BYTES_MAX {
             return None;
         }
-        let file = self.shared.files.open_listed(path).ok()?;
-        let mut reader = TextReader::open(file, AtNul::End, self.stop.clone()).ok()?;
         self.grams.clear();
+        let mut facts = TextFacts::default();
+        let filled = read_whole(file.as_mut(), &mut self.buffer).ok()?;
+        match filled.and_then(|filled| settle_whole(&mut self.buffer[..filled], AtNul::End, &mut facts)) {
+            Some(text) => self.grams.add(&self.buffer[text]),
+            None => {
+                file.rewind().ok()?;
+                facts = self.read_stream(file)?;
+            }
+        }
+        let youngest = stamp.modified_unix_ns.max(stamp.changed_unix_ns);
+        let old_enough = now_unix_ns.is_some_and(|now| youngest + YOUNG_NS < now);
+        Some(Indexed { stamp: old_enough.then_some(stamp), binary_at_byte: facts.binary_at_byte })
+    }
+
+    /// Reads the grams of a large file, or of one that must be decoded, piece by piece.
+    fn read_stream(&mut self, file: Box<dyn OpenFile>) -> Option<TextFacts> {
+        let mut reader = TextReader::open(file, AtNul::End, self.stop.clone()).ok()?;
+        self.buffer.resize(self.buffer.len().max(BUFFER_BYTES), 0);
         let mut left = 2 * INDEXED_BYTES_MAX;
         loop {
             let count = reader.read(&mut self.buffer).ok()?;
             if count == 0 {
-                break;
+                return Some(reader.facts());
             }
             left = left.checked_sub(count as u64)?;
             self.grams.add(&self.buffer[..count]);
         }
-        let youngest = stamp.modified_unix_ns.max(stamp.changed_unix_ns);
-        let old_enough = now_unix_ns.is_some_and(|now| youngest + YOUNG_NS < now);
-        Some(Indexed { stamp: old_enough.then_some(stamp), binary_at_byte: reader.facts().binary_at_byte })
     }
 
-    /// The stamp of a regular file, and how many names it has.
-    fn stamp_of(&self, path: &WorkspacePath) -> Option<(Stamp, u64)> {
-        let (stat, changed_unix_ns) = self.shared.files.look_at(path)?;
-        let stamp = Stamp {
-            size_bytes: stat.size_bytes,
-            modified_unix_ns: stat.modified_unix_ns,
-            changed_unix_ns,
-            identity: stat.identity,
-        };
-        (stat.kind == FileKind::File).then_some((stamp, stat.link_count))
+    /// Whether a regular file is still the one that was read.
+    fn is_same(&self, path: &WorkspacePath, stamp: &Stamp) -> bool {
+        let now = self.shared.files.look_at(path);
+        now.is_some_and(|(stat, changed)| stat.kind == FileKind::File && stamp_of(&stat, changed) == *stamp)
     }
 
     /// Lets segments go that are small or mostly out of date; returns whether their files are to be read again.
@@ -354,6 +369,15 @@ impl<'a> Indexer<'a> {
             }
         }
         Ok(())
+    }
+}
+
+fn stamp_of(stat: &FileStat, changed_unix_ns: i128) -> Stamp {
+    Stamp {
+        size_bytes: stat.size_bytes,
+        modified_unix_ns: stat.modified_unix_ns,
+        changed_unix_ns,
+        identity: stat.identity,
     }
 }
 

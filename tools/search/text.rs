@@ -13,6 +13,8 @@ use crate::search::stop::Stop;
 
 /// Bytes read at once while decoding.
 const DECODE_BYTES: usize = 16 * 1024;
+/// Largest file that is read as a whole, in bytes.
+pub const WHOLE_BYTES_MAX: u64 = 1024 * 1024;
 /// Longest byte-order mark.
 const MARK_BYTES: usize = 3;
 
@@ -179,6 +181,38 @@ impl Read for TextReader {
         }
         Ok(0)
     }
+}
+
+/// Reads a small file to the start of `whole`; none, and the file at its start, when it is not small or not at rest.
+///
+/// # Errors
+/// What the file says to a read.
+pub fn read_whole(file: &mut dyn OpenFile, whole: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    let size = file.stat().size_bytes;
+    // What is made on the fly has no size.
+    if size == 0 || size > WHOLE_BYTES_MAX {
+        return Ok(None);
+    }
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    // Only ever grown: clearing it would cost more than reading.
+    if whole.len() < size + 1 {
+        whole.resize(size + 1, 0);
+    }
+    let mut filled = 0;
+    // A byte more than there was would be read, were there one.
+    while filled != size {
+        match file.read(&mut whole[filled..=size]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if filled > size {
+            file.rewind()?;
+            return Ok(None);
+        }
+    }
+    Ok(Some(filled))
 }
 
 /// Settles a whole file in place: what [`TextReader`] would hand over of it begins at the returned offset and has the

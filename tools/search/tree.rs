@@ -418,10 +418,15 @@ impl Folder {
 
     /// The place of a name among the nodes.
     fn place(&self, name: &[u8], is_folder: bool) -> Result<usize, usize> {
-        let slash: &[u8] = if is_folder { b"/" } else { b"" };
         self.nodes.binary_search_by(|node| {
-            let ends: &[u8] = if matches!(node.what, What::Folder(_)) { b"/" } else { b"" };
-            node.name.iter().chain(ends).cmp(name.iter().chain(slash))
+            let common = node.name.len().min(name.len());
+            let next = |name: &[u8], is_folder: bool| name.get(common).copied().or(is_folder.then_some(b'/'));
+            let node_is_folder = matches!(node.what, What::Folder(_));
+            node.name[..common]
+                .cmp(&name[..common])
+                .then_with(|| next(&node.name, node_is_folder).cmp(&next(name, is_folder)))
+                // `a` and `a/` differ there; a folder `a` and a file `a/`, which cannot be, do not matter.
+                .then_with(|| node_is_folder.cmp(&is_folder))
         })
     }
 }

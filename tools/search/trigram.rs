@@ -11,7 +11,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
-use crate::effects::files::{FileStat, Files, Links};
+use crate::effects::files::{FileError, FileStat, Files, Links};
 use crate::effects::folder_watch::{Change, ChangeKind, FolderWatch, WatchError};
 use crate::search::requirement::Requirement;
 use crate::search::rule_stack::speaks_of_rules;
@@ -75,11 +75,17 @@ impl Ground for Watching<'_> {
         if (self.stop)() {
             return Err(TreeError::Stopped);
         }
-        // What cannot be opened cannot be listed either; a change of its rights is told by the folder above.
-        let Ok(folder) = self.files.open_folder(path) else { return Ok(None) };
+        // What may not be opened cannot be listed either; a change of its rights is told by the folder above, and so is
+        // what went or became a link. Anything else (no descriptors left, no /proc) would leave it unwatched unnoticed.
+        let folder = match self.files.open_folder(path) {
+            Ok(folder) => folder,
+            Err(FileError::NotFound { .. }) => return Ok(None),
+            Err(FileError::Io { ref source, .. }) if is_told_by_the_folder_above(source) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         let number = match self.watch.add(folder.as_fd()) {
             Ok(number) => number,
-            Err(WatchError::Refused(error)) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(_) if rustix::fs::fstat(&folder).is_ok_and(|stat| stat.st_nlink == 0) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         if self.watched.insert(number, id).is_some_and(|known| known != id) {
@@ -94,6 +100,11 @@ impl Ground for Watching<'_> {
         self.watched.remove(&watch);
         self.watch.remove(watch);
     }
+}
+
+fn is_told_by_the_folder_above(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(Errno::from_io_error(error), Some(Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::NOTDIR))
 }
 
 /// What happened to one folder since the last look.
@@ -261,6 +272,7 @@ impl Knowledge {
     /// Files that nothing is known of, at most `limit`; they count as being read from now on.
     pub fn claim(&mut self, limit: usize) -> Vec<WorkspacePath> {
         let mut claimed = Vec::new();
+        let by_name = !self.scatter;
         if self.scatter {
             let mut walk = TreeWalk::start(&self.tree, ROOT, None);
             while claimed.len() < limit {
@@ -282,7 +294,10 @@ impl Knowledge {
             }
         }
         self.begin(&claimed);
-        claimed.retain(|path| self.tree.content_at(path) == Some(Content::Pending));
+        if by_name {
+            // What was touched may have gone since.
+            claimed.retain(|path| self.tree.content_at(path) == Some(Content::Pending));
+        }
         claimed
     }
 

@@ -88,12 +88,37 @@ impl LocalFiles {
         opened.map_err(|errno| self.beneath.error("watch", path, errno))
     }
 
+    /// Opens a regular file that no link leads to, with the last change of anything about it, in nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open_with_change(&self, path: &WorkspacePath) -> Result<(Box<dyn OpenFile>, i128), FileError> {
+        match self.open_regular(path)? {
+            Some((file, changed_unix_ns)) => Ok((Box::new(file), changed_unix_ns)),
+            None => Err(FileError::NotFound { path: path.to_string() }),
+        }
+    }
+
+    /// Opens a regular file without a look beforehand; none when it takes more than that. Not blocking, should it have
+    /// become a pipe since it was listed.
+    fn open_regular(&self, path: &WorkspacePath) -> Result<Option<(LocalFile, i128)>, FileError> {
+        let Ok(fd) = self.beneath.open_plain(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) else {
+            return Ok(None);
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.beneath.error("open", path, errno))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(not_a_file(path, stat.st_mode));
+        }
+        let file = LocalFile { file: File::from(fd), stat: stat_of(&stat), canonical: path.clone() };
+        Ok(Some((file, changed_unix_ns(&stat))))
+    }
+
     /// What stands at a path that no link leads to, with the last change of anything about it, in nanoseconds since
     /// 1970; none when nothing does.
     pub fn look_at(&self, path: &WorkspacePath) -> Option<(FileStat, i128)> {
         let fd = self.beneath.open_plain(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
         let stat = rustix::fs::fstat(fd).ok()?;
-        Some((stat_of(&stat), i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec)))
+        Some((stat_of(&stat), changed_unix_ns(&stat)))
     }
 
     /// Removes the temp files that killed processes left anywhere beneath the root; returns how many went. Walks
@@ -173,15 +198,10 @@ impl Files for LocalFiles {
     }
 
     fn open_listed(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
-        // Not blocking, should it have become a pipe meanwhile; anything unusual takes the careful way.
-        let Ok(fd) = self.beneath.open_plain(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) else {
-            return self.open(path);
-        };
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.beneath.error("open", path, errno))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(not_a_file(path, stat.st_mode));
+        match self.open_regular(path)? {
+            Some((file, _)) => Ok(Box::new(file)),
+            None => self.open(path),
         }
-        Ok(Box::new(LocalFile { file: File::from(fd), stat: stat_of(&stat), canonical: path.clone() }))
     }
 
     fn folder_on_disk(&self) -> Option<&Path> {
@@ -229,6 +249,10 @@ impl Files for LocalFiles {
     fn change_together(&self, changes: &[FileChange<'_>], go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
         Transaction::run(&self.beneath, changes, go_on, &|folder| self.sweep_once(folder))
     }
+}
+
+fn changed_unix_ns(stat: &rustix::fs::Stat) -> i128 {
+    i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec)
 }
 
 /// The entries of an open folder, sorted by the bytes of their names.

@@ -118,6 +118,21 @@ impl Files for MemoryFiles {
         })
     }
 
+    fn remove(&self, path: &WorkspacePath, expected: &Expected) -> Result<(), FileError> {
+        self.look(|tree| {
+            if tree.is_folder(path) {
+                return Err(FileError::NotAFile { path: path.to_string(), kind: "folder" });
+            }
+            let Some(held) = tree.files.get(path) else {
+                return Err(FileError::NotFound { path: path.to_string() });
+            };
+            check_expected(path, Some(held), expected)?;
+            tree.bytes -= held.bytes.len();
+            tree.files.remove(path);
+            Ok(())
+        })
+    }
+
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         self.look(|tree| {
             tree.check_place(path, replacement.create_folders)?;
@@ -330,6 +345,18 @@ mod tests {
         }
         let unmade = Replacement { bytes: b"", expected: Expected::Any, create_folders: false };
         assert!(matches!(files.replace(&path("no/f"), &unmade), Err(FileError::NotFound { .. })));
+    }
+
+    #[test]
+    fn what_is_removed_is_what_was_expected() {
+        let files = MemoryFiles::default();
+        put(&files, "d/f", b"one", Expected::Absent).unwrap();
+        let other = files.remove(&path("d/f"), &Expected::Content(Digest::of(b"other")));
+        assert!(matches!(other, Err(FileError::Changed { .. })));
+        assert!(matches!(files.remove(&path("d"), &Expected::Any), Err(FileError::NotAFile { .. })));
+        files.remove(&path("d/f"), &Expected::Content(Digest::of(b"one"))).unwrap();
+        assert!(matches!(files.remove(&path("d/f"), &Expected::Any), Err(FileError::NotFound { .. })));
+        assert!(files.list(&path(".")).unwrap().is_empty());
     }
 
     #[test]

@@ -21,7 +21,8 @@ use object_store::aws::AmazonS3;
 use object_store::list::{PaginatedListOptions, PaginatedListStore as _};
 use object_store::path::Path as Key;
 use object_store::{
-    Attributes, Error as StoreError, GetOptions, ObjectMeta, ObjectStore as _, PutMode, PutOptions, UpdateVersion,
+    Attributes, Error as StoreError, GetOptions, ObjectMeta, ObjectStore as _, ObjectStoreExt as _, PutMode,
+    PutOptions, UpdateVersion,
 };
 
 use self::bucket::{BucketAccess, BucketError, BucketPlace};
@@ -56,6 +57,7 @@ pub struct ObjectFiles {
     shared: Arc<Shared>,
     /// The signal of the call that these accesses are made for, if any.
     cancel: Option<Cancellation>,
+    walk_entries_max: u64,
 }
 
 struct Shared {
@@ -104,13 +106,19 @@ impl ObjectFiles {
             secrets: access.secrets(),
             versions: Mutex::default(),
         };
-        let files = Self { shared: Arc::new(shared), cancel: None };
+        let files = Self { shared: Arc::new(shared), cancel: None, walk_entries_max: WALK_ENTRIES_MAX };
         // A bucket that is not there gives the same answer as a file that is not there; here they are told apart.
         match files.first_page(&WorkspacePath::root(), 1) {
             Ok(_) => Ok(files),
             Err(FileError::NotFound { .. }) => Err(FileError::WorkspaceMissing { root: place.to_string() }.into()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The same files, of which one search looks at no more names than this; what it leaves out is said.
+    #[must_use]
+    pub fn walking_at_most(self, entries: u64) -> Self {
+        Self { walk_entries_max: entries, ..self }
     }
 
     /// Waits for a request of the store.
@@ -232,11 +240,7 @@ impl ObjectFiles {
 
     /// Puts bytes where a known content must be.
     fn put_over(&self, path: &WorkspacePath, bytes: &[u8], expected: &Digest) -> Result<FileStat, FileError> {
-        let changed = |actual: Option<&Version>| FileError::Changed {
-            path: path.to_string(),
-            expected: expected.to_string(),
-            actual: actual.map_or_else(|| "absent".to_owned(), |version| version.digest.to_string()),
-        };
+        let changed = |actual: Option<&Version>| changed(path, expected, actual);
         let known = self.remembered(path).filter(|version| version.digest == *expected);
         let now = match known {
             Some(known) => known,
@@ -303,11 +307,35 @@ impl Files for ObjectFiles {
     }
 
     fn walk_entries_max(&self) -> Option<u64> {
-        Some(WALK_ENTRIES_MAX)
+        Some(self.walk_entries_max)
     }
 
     fn bound_to(&self, cancel: &Cancellation) -> Option<Arc<dyn Files>> {
         Some(Arc::new(Self { cancel: Some(cancel.clone()), ..self.clone() }))
+    }
+
+    /// Compares first and removes then: a store removes no version by name, so what another program writes in between
+    /// is lost.
+    fn remove(&self, path: &WorkspacePath, expected: &Expected) -> Result<(), FileError> {
+        match self.head("remove", path)? {
+            None if path.is_root() || self.first_page(path, 1)? => {
+                return Err(FileError::NotAFile { path: path.to_string(), kind: "folder" });
+            }
+            None => return Err(FileError::NotFound { path: path.to_string() }),
+            Some(_) => {}
+        }
+        match expected {
+            Expected::Any => {}
+            Expected::Absent => return Err(FileError::Exists { path: path.to_string() }),
+            Expected::Content(expected) => {
+                let now = self.version(path)?;
+                if now.as_ref().is_none_or(|now| now.digest != *expected) {
+                    return Err(changed(path, expected, now.as_ref()));
+                }
+            }
+        }
+        let (shared, key) = (Arc::clone(&self.shared), self.key(path)?);
+        self.wait("remove", path, async move { shared.store.delete(&key).await })
     }
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
@@ -443,6 +471,15 @@ impl Shared {
         }
         words.truncate(words.floor_char_boundary(REASON_BYTES_MAX));
         words
+    }
+}
+
+/// The error of a content that is not the expected one.
+fn changed(path: &WorkspacePath, expected: &Digest, actual: Option<&Version>) -> FileError {
+    FileError::Changed {
+        path: path.to_string(),
+        expected: expected.to_string(),
+        actual: actual.map_or_else(|| "absent".to_owned(), |version| version.digest.to_string()),
     }
 }
 

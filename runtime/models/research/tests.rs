@@ -15,6 +15,7 @@ use super::ResearchModel;
 use super::evidence::EVIDENCE_BYTES_MAX;
 use super::term::terms;
 use crate::models::transcript::check_pairing;
+use crate::models::turn_options::TurnOptions;
 use crate::models::{CallArguments, Message, Model as _, ModelCall, ModelError, ModelRequest, NoSink, ToolResult};
 
 const TURNS_MAX: usize = 6;
@@ -78,6 +79,7 @@ impl Pretended {
             tool_calls_allowed: true,
             agent: agent.to_owned(),
             fan_out: self.fan_out,
+            options: TurnOptions::default(),
         };
         for _ in 0..TURNS_MAX {
             let turn = take(&request).unwrap();
@@ -318,6 +320,7 @@ fn the_fan_out_is_kept_and_every_part_is_dealt() {
             tool_calls_allowed: true,
             agent: "general".into(),
             fan_out,
+            options: TurnOptions::default(),
         };
         let CallArguments::Parsed(arguments) = &take(&request).unwrap().calls[0].arguments else { panic!() };
         let tasks = arguments["tasks"].as_array().unwrap();
@@ -340,6 +343,7 @@ fn a_second_question_starts_afresh_with_fresh_ids() {
         tool_calls_allowed: true,
         agent: "general".into(),
         fan_out: 4,
+        options: TurnOptions::default(),
     };
     let first = take(&request).unwrap();
     let result = ToolResult {
@@ -367,6 +371,7 @@ fn odd_conversations_end_with_a_word_or_a_clear_error() {
         tool_calls_allowed: true,
         agent: "general".into(),
         fan_out: 4,
+        options: TurnOptions::default(),
     };
     assert!(matches!(take(&request), Err(ModelError::Invalid { .. })));
     for nothing in ["", "?!", "what is it?"] {
@@ -402,6 +407,7 @@ proptest::proptest! {
             tool_calls_allowed: true,
             agent,
             fan_out: 2,
+            options: TurnOptions::default(),
         };
         let mut outputs = outputs.into_iter().cycle();
         for _ in 0..TURNS_MAX {

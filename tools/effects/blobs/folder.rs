@@ -8,12 +8,13 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write as _};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{Advice, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::{BlobError, BlobStat, Blobs, NewBlob, OpenBlob};
@@ -31,6 +32,9 @@ const FOLDER_DIGITS: usize = 2;
 const ENTRIES_MAX: usize = 1_000_000;
 /// Most names tried for a new file.
 const NAMES_MAX: u32 = 64;
+
+/// After how many bytes the system is told to begin writing them to the disk.
+const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 
 const FOLDER_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Others on this machine have no business with what tools gave.
@@ -128,7 +132,7 @@ impl Blobs for FolderBlobs {
     fn begin(&self) -> Result<Box<dyn NewBlob>, BlobError> {
         let live = self.place.live()?;
         let (name, file) = new_file(&live.new).map_err(|errno| self.place.fail("write in", errno))?;
-        Ok(Box::new(NewFile { place: Arc::clone(&self.place), name: Some(name), file, bytes: 0 }))
+        Ok(Box::new(NewFile { place: Arc::clone(&self.place), name: Some(name), file, bytes: 0, given_bytes: 0 }))
     }
 
     fn open(&self, name: &Digest) -> Result<Box<dyn OpenBlob>, BlobError> {
@@ -198,12 +202,22 @@ struct NewFile {
     name: Option<String>,
     file: File,
     bytes: u64,
+    /// How many of them are on their way to the disk.
+    given_bytes: u64,
 }
 
 impl NewBlob for NewFile {
     fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError> {
         self.bytes += bytes.len() as u64;
-        self.file.write_all(bytes).map_err(|source| BlobError::of_io("write in", &self.place.label, source))
+        self.file.write_all(bytes).map_err(|source| BlobError::of_io("write in", &self.place.label, source))?;
+        if self.bytes - self.given_bytes >= WRITEBACK_BYTES {
+            // Written while the output still comes, so that the sync at its end finds little left to do. The advice says
+            // that the bytes are not needed again, and begins writing them; where it does nothing, the sync does it all.
+            let length = NonZeroU64::new(self.bytes - self.given_bytes);
+            let _ = rustix::fs::fadvise(&self.file, self.given_bytes, length, Advice::DontNeed);
+            self.given_bytes = self.bytes;
+        }
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<(), BlobError> {

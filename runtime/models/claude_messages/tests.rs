@@ -1,0 +1,175 @@
+//! What Messages requests say, and that thinking comes back as it went.
+
+use serde_json::{Value, json};
+use toolwarden_tools::declaration::ToolDefinition;
+
+use super::ClaudeMessages;
+use crate::models::sse::SseEvent;
+use crate::models::transcript::answer_interrupted_calls;
+use crate::models::turn_options::{OutputShape, ToolChoice, TurnOptions};
+use crate::models::wire::{Protocol as _, WireSettings};
+use crate::models::{CallArguments, Message, ModelCall, ModelRequest, ModelTurn, NoSink, StopReason, ToolResult};
+
+fn asked(messages: Vec<Message>, options: TurnOptions) -> ModelRequest {
+    let tool = ToolDefinition { name: "f".into(), description: "d".into(), parameters: json!({"type": "object"}) };
+    ModelRequest {
+        system: "be good".into(),
+        messages,
+        tools: vec![tool],
+        tool_calls_allowed: true,
+        agent: String::new(),
+        fan_out: 1,
+        options,
+    }
+}
+
+fn body(request: &ModelRequest) -> Value {
+    let settings = WireSettings { model: "m".into(), thinking_tokens_max: Some(2000), ..WireSettings::default() };
+    ClaudeMessages.request(request, &settings)
+}
+
+fn turn(events: &[Value]) -> ModelTurn {
+    let mut decoder = ClaudeMessages.decoder();
+    for event in events {
+        decoder.event(&SseEvent { kind: "".into(), data: event.to_string().into() }, &NoSink).unwrap();
+    }
+    decoder.finish().unwrap()
+}
+
+fn events(blocks: &[(Value, Vec<Value>)], stop: &str) -> Vec<Value> {
+    let mut events = vec![json!({"type": "message_start", "message": {"usage": {"input_tokens": 1}}})];
+    for (index, (start, deltas)) in blocks.iter().enumerate() {
+        events.push(json!({"type": "content_block_start", "index": index, "content_block": start}));
+        events
+            .extend(deltas.iter().map(|delta| json!({"type": "content_block_delta", "index": index, "delta": delta})));
+        events.push(json!({"type": "content_block_stop", "index": index}));
+    }
+    events.push(json!({"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 2}}));
+    events
+}
+
+fn thinking_turn() -> ModelTurn {
+    turn(&events(
+        &[
+            (
+                json!({"type": "thinking", "thinking": "", "signature": ""}),
+                vec![
+                    json!({"type": "thinking_delta", "thinking": "h"}),
+                    json!({"type": "thinking_delta", "thinking": "m"}),
+                    json!({"type": "signature_delta", "signature": "EqQB"}),
+                ],
+            ),
+            (json!({"type": "redacted_thinking", "data": "Emw"}), Vec::new()),
+            (json!({"type": "text", "text": ""}), Vec::new()),
+            (
+                json!({"type": "tool_use", "id": "t:1", "name": "f", "input": {}}),
+                vec![json!({"type": "input_json_delta", "partial_json": "{\"x\":1}"})],
+            ),
+        ],
+        "tool_use",
+    ))
+}
+
+fn result(id: &str) -> ToolResult {
+    ToolResult { call_id: id.into(), tool: "f".into(), output: "o".into(), success: false }
+}
+
+#[test]
+fn thinking_goes_back_unchanged_and_in_its_place() {
+    let messages = vec![
+        Message::User { text: "hi".into() },
+        thinking_turn().into_message(),
+        Message::ToolResults { results: vec![result("t:1")] },
+        Message::User { text: "and now".into() },
+    ];
+    let body = body(&asked(messages, TurnOptions::default()));
+    let sent = body["messages"].as_array().unwrap();
+    assert_eq!(sent.len(), 3);
+    let blocks = sent[1]["content"].as_array().unwrap();
+    assert_eq!(blocks[0], json!({"type": "thinking", "thinking": "hm", "signature": "EqQB"}));
+    assert_eq!(blocks[1], json!({"type": "redacted_thinking", "data": "Emw"}));
+    assert_eq!((&blocks[2]["type"], &blocks[2]["input"], blocks.len()), (&json!("tool_use"), &json!({"x": 1}), 3));
+    // All results before any words, in the next message.
+    let next = sent[2]["content"].as_array().unwrap();
+    assert_eq!((&next[0]["tool_use_id"], &next[0]["is_error"]), (&blocks[2]["id"], &json!(true)));
+    assert_eq!((&next[1]["text"], &next[1]["cache_control"]), (&json!("and now"), &json!({"type": "ephemeral"})));
+    assert_eq!(body["thinking"], json!({"type": "enabled", "budget_tokens": 2000}));
+    assert_eq!(body["system"][0]["cache_control"], json!({"type": "ephemeral"}));
+}
+
+#[test]
+fn a_paused_turn_goes_on_from_where_it_stood() {
+    // Case C132.
+    let paused = turn(&events(
+        &[
+            (json!({"type": "text", "text": ""}), vec![json!({"type": "text_delta", "text": "par"})]),
+            (
+                json!({"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}),
+                vec![json!({"type": "input_json_delta", "partial_json": "{\"query\":\"q\"}"})],
+            ),
+        ],
+        "pause_turn",
+    ));
+    assert_eq!((paused.stop, paused.calls.len()), (StopReason::Paused, 0));
+    let messages = vec![Message::User { text: "hi".into() }, paused.into_message()];
+    let body = body(&asked(messages, TurnOptions::default()));
+    let last = body["messages"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["role"], "assistant");
+    let server = json!({"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {"query": "q"}});
+    assert_eq!(last["content"], json!([{"type": "text", "text": "par"}, server]));
+}
+
+#[test]
+fn calls_without_results_are_answered_before_words() {
+    // Case C137.
+    let call = |id: &str| ModelCall { id: id.into(), tool: "f".into(), arguments: CallArguments::parse("") };
+    let mut messages = vec![
+        ModelTurn::calling("", vec![call("a"), call("b")]).into_message(),
+        Message::ToolResults { results: vec![result("a")] },
+        Message::User { text: "go on".into() },
+    ];
+    answer_interrupted_calls(&mut messages);
+    let body = body(&asked(messages, TurnOptions::default()));
+    let kinds: Vec<&str> = body["messages"][1]["content"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|block| block["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["tool_result", "tool_result", "text"]);
+}
+
+#[test]
+fn options_are_said_in_the_protocols_words() {
+    let schema = json!({"type": "object", "additionalProperties": false});
+    let options = TurnOptions {
+        tool_choice: ToolChoice::Named("f".into()),
+        single_call: true,
+        output: Some(OutputShape::JsonSchema { name: "n".into(), schema: schema.clone(), strict: true }),
+        output_tokens_max: Some(5000),
+        ..TurnOptions::default()
+    };
+    let forced = body(&asked(Vec::new(), options));
+    assert_eq!(forced["tool_choice"], json!({"type": "tool", "name": "f", "disable_parallel_tool_use": true}));
+    assert_eq!((&forced["max_tokens"], forced.get("thinking")), (&json!(5000), None));
+    assert_eq!(forced["output_config"], json!({"format": {"type": "json_schema", "schema": schema}}));
+    let mut last = asked(Vec::new(), TurnOptions::default());
+    last.tool_calls_allowed = false;
+    assert_eq!(body(&last)["tool_choice"], json!({"type": "none"}));
+}
+
+#[test]
+fn pieces_that_fit_nowhere_make_an_error() {
+    let start = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
+    let stop = json!({"type": "content_block_stop", "index": 0});
+    let late = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x"}});
+    let faults: [&[&Value]; 3] = [&[&start, &start], &[&late], &[&start, &stop, &late]];
+    for fault in faults {
+        let mut decoder = ClaudeMessages.decoder();
+        let mut failed = false;
+        for event in fault {
+            failed |= decoder.event(&SseEvent { kind: "".into(), data: event.to_string().into() }, &NoSink).is_err();
+        }
+        assert!(failed, "{fault:?}");
+    }
+}

@@ -1,0 +1,21 @@
+//! Promise: real models drive the tree over the network, and whatever a network or a provider does, a run ends in a
+//! documented way, runs no half call, and runs none twice.
+//!
+//! The servers are others' (`scripts/setup` installs them); what they cannot do is pretended behind the HTTP port.
+
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests start real servers and look at real files")]
+
+#[path = "models/ending.rs"]
+mod ending;
+#[path = "models/faulty.rs"]
+mod faulty;
+#[path = "models/oracle.rs"]
+mod oracle;
+#[path = "models/peer.rs"]
+mod peer;
+#[path = "models/provider.rs"]
+mod provider;
+#[expect(dead_code, reason = "each promise uses its own part of the shared pieces")]
+mod support;
+#[path = "models/verdict.rs"]
+mod verdict;
