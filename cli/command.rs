@@ -11,6 +11,7 @@ pub(crate) mod fork;
 pub(crate) mod models;
 pub(crate) mod resume;
 pub(crate) mod sessions;
+pub(crate) mod sim;
 pub(crate) mod tools;
 pub(crate) mod verify;
 pub(crate) mod verify_evidence;
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     Resume(resume::ResumeArgs),
     /// Make a new session that goes on from where another one stands
     Fork(fork::ForkArgs),
+    /// Search simulated worlds for broken promises; replay, draw and shrink single runs
+    Sim(sim::SimArgs),
 }
 
 /// How a command ended.
@@ -130,6 +133,7 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Sessions(args) => sessions::list(args, with).await,
         Command::Resume(args) => resume::resume(args, with).await,
         Command::Fork(args) => fork::fork(args, with).await,
+        Command::Sim(args) => sim::sim(args, with).await,
     };
     match ended {
         Ok(End::Done) => ExitCode::SUCCESS,

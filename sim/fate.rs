@@ -247,7 +247,7 @@ impl Fate {
     pub fn blame(&self, promise: &'static str, text: String) {
         let mut book = self.book();
         let at = book.now();
-        book.violation.get_or_insert(Violation { promise, at, text });
+        book.violation.get_or_insert(Violation { checker: "blame", promise, at, text });
     }
 
     /// Lets the watchers look at what is left, and gives everything away.
@@ -256,12 +256,12 @@ impl Fate {
         let at = book.now();
         if book.sights > SIGHTS_MAX {
             let text = format!("more than {SIGHTS_MAX} things were seen");
-            book.violation.get_or_insert(Violation { promise: "a world ends", at, text });
+            book.violation.get_or_insert(Violation { checker: "ends", promise: "a world ends", at, text });
         }
         if book.violation.is_none() {
             let broken = book.watchers.iter_mut().find_map(|watcher| {
                 let text = watcher.finish(aftermath).err()?;
-                Some(Violation { promise: watcher.promise(), at, text })
+                Some(Violation { checker: watcher.name(), promise: watcher.promise(), at, text })
             });
             book.violation = broken;
         }
@@ -298,7 +298,7 @@ impl Book {
             self.violation = self.watchers.iter_mut().find_map(|watcher| {
                 let read = line.map_or(Ok(()), |line| watcher.read(line));
                 let text = read.and_then(|()| watcher.see(at, sight)).err()?;
-                Some(Violation { promise: watcher.promise(), at, text })
+                Some(Violation { checker: watcher.name(), promise: watcher.promise(), at, text })
             });
         }
     }

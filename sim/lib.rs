@@ -10,6 +10,8 @@
 pub mod seed;
 pub mod shrink;
 
+pub mod workload;
+
 pub mod happening;
 pub mod remains;
 pub mod schedule;
@@ -17,10 +19,15 @@ pub mod script;
 
 pub mod message;
 
-pub mod tamper;
-
 pub mod checkers;
 
+pub mod recording;
+pub mod story;
+pub mod systematic;
+pub mod tamper;
+
+pub mod mutants;
+pub mod narrative;
 pub mod tree;
 
 pub mod sight;
@@ -36,7 +43,14 @@ pub mod watchers;
 
 pub mod stage;
 
+pub mod scenario;
 pub mod world;
+
+pub mod driver;
+
+pub mod campaign;
+pub mod minimise;
+pub mod timeline;
 
 pub use world::World;
 

@@ -137,15 +137,7 @@ impl Twins {
         for (path, text) in &play.files {
             files.put(path, text.as_bytes());
         }
-        let script = match play.turns.trim().is_empty() {
-            true => "{\"text\": \"done\", \"repeat\": true}",
-            false => play.turns.as_str(),
-        };
-        let script = ScriptedModel::load(script, "play")?;
-        let policy = |text: &str| match text.trim().is_empty() {
-            true => Ok(PermissionPolicy { enabled: false, ..PermissionPolicy::default() }),
-            false => PermissionPolicy::from_toml(text, "play"),
-        };
+        let script = script(play)?;
         Ok(Self {
             effects: Effects {
                 clock: Arc::clone(&clock) as _,
@@ -173,6 +165,36 @@ impl Twins {
             store.end_process();
         }
     }
+}
+
+fn script(play: &Play) -> Result<ScriptedModel, ScriptError> {
+    let script = match play.turns.trim().is_empty() {
+        true => "{\"text\": \"done\", \"repeat\": true}",
+        false => play.turns.as_str(),
+    };
+    ScriptedModel::load(script, "play")
+}
+
+fn policy(text: &str) -> Result<PermissionPolicy, PolicyError> {
+    match text.trim().is_empty() {
+        true => Ok(PermissionPolicy { enabled: false, ..PermissionPolicy::default() }),
+        false => PermissionPolicy::from_toml(text, "play"),
+    }
+}
+
+/// Looks whether a play can be performed, without doing it.
+///
+/// # Errors
+/// [`PlayError`].
+pub fn check(play: &Play) -> Result<(), PlayError> {
+    let count = play.sessions.len();
+    if count == 0 || count > crate::play::SESSIONS_MAX {
+        return Err(PlayError::Sessions { count, max: crate::play::SESSIONS_MAX });
+    }
+    script(play)?;
+    policy(&play.policy)?;
+    policy(play.policy_later.as_ref().unwrap_or(&play.policy))?;
+    Ok(())
 }
 
 /// Plays a world to its end.

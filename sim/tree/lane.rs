@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use toolwarden_actors::circuit_breaker::CallHealth;
+use toolwarden_actors::circuit_breaker::{BreakerLimits, CallHealth};
 use toolwarden_actors::lease::Lease;
 use toolwarden_actors::node::NodeId;
 use toolwarden_actors::permit_pool::{BulkheadLimits, Effect, Message as PoolMessage, PermitPool, Shed};
@@ -15,7 +15,8 @@ use toolwarden_actors::waiting_line::{Holder, Ticket};
 
 use crate::happening::Happening;
 use crate::message::{Address, BodyMessage, Message, SlotHome, SlotWaiter};
-use crate::script::Workload;
+use crate::tamper::Slip;
+use crate::workload::Workload;
 
 use super::World;
 use super::node::invocation_id;
@@ -37,17 +38,34 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(workload: &Workload) -> Self {
-        let limits = BulkheadLimits { permits: workload.permits, queue_max: workload.queue_max, breaker: None };
+        let sizes = workload.limits;
+        let breaker = BreakerLimits { failures_max: sizes.breaker_failures, ..BreakerLimits::default() };
+        let limits = BulkheadLimits {
+            permits: sizes.permits as usize,
+            queue_max: sizes.queue_max as usize,
+            breaker: (sizes.breaker_failures > 0).then_some(breaker),
+        };
         let (pool, turnstile) = (PermitPool::new(limits), Turnstile::new(limits.permits));
-        if workload.passing {
+        let passing = sizes.passing && pool.lets_pass();
+        if passing {
             turnstile.open();
         }
-        Self { limits, passing: workload.passing, pool, life: 0, turnstile, own_live: 0, elsewhere: 0, next_ticket: 0 }
+        Self { limits, passing, pool, life: 0, turnstile, own_live: 0, elsewhere: 0, next_ticket: 0 }
     }
 
     /// Slots out: those that the pool lent, as it believes, and the others, as they are counted.
     pub(super) fn in_use(&self) -> usize {
         self.pool.in_use() - self.elsewhere + self.turnstile.out().saturating_sub(self.own_live)
+    }
+
+    /// In plain words, for what a fault met.
+    pub(super) fn words(&self, now: Duration) -> &'static str {
+        match (self.turnstile.out(), self.waiting(now)) {
+            (0, 0) => "an idle lane",
+            (0, _) => "a lane with a line and no slot out",
+            (_, 0) => "a lane with slots out",
+            _ => "a lane with slots out and a line",
+        }
     }
 
     pub(super) fn waiting(&self, now: Duration) -> usize {
@@ -61,6 +79,7 @@ impl World<'_> {
         let ticket = Ticket(self.lane.next_ticket);
         self.lane.next_ticket += 1;
         self.happens(Happening::SlotAsked { ticket: ticket.0 });
+        self.happens(Happening::SlotFor { ticket: ticket.0, node: body });
         if self.lane.turnstile.pass() {
             self.covers("a slot taken in passing");
             self.happens(Happening::SlotLent { ticket: ticket.0 });
@@ -118,6 +137,7 @@ impl World<'_> {
     fn shed(&mut self, waiter: SlotWaiter, shed: Shed) {
         self.covers(match shed {
             Shed::QueueFull { .. } => "a full line",
+            Shed::BreakerOpen { .. } => "an open breaker",
             _ => "a lane that is not there",
         });
         self.happens(Happening::SlotShed { ticket: waiter.ticket.0 });
@@ -144,7 +164,9 @@ impl World<'_> {
     pub(super) fn lane_fails(&mut self) {
         self.current = Address::Lane;
         let mut told = Vec::new();
-        self.lane.pool.close(&mut told);
+        if !self.tamper.slips(Slip::ForgetsTheLine) {
+            self.lane.pool.close(&mut told);
+        }
         for message in self.schedule.empty_mailbox(Address::Lane) {
             if let Message::Pool(PoolMessage::Acquire { waiter, .. }) = message {
                 told.push(Effect::Shed { waiter, shed: Shed::NotRunning });
