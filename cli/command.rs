@@ -10,6 +10,7 @@ pub(crate) mod doctor;
 pub(crate) mod fork;
 pub(crate) mod resume;
 pub(crate) mod sessions;
+pub(crate) mod sim;
 pub(crate) mod tools;
 pub(crate) mod verify;
 pub(crate) mod verify_evidence;
@@ -53,6 +54,8 @@ pub(crate) enum Command {
     Resume(resume::ResumeArgs),
     /// Make a new session that goes on from where another one stands
     Fork(fork::ForkArgs),
+    /// Search simulated worlds for broken promises; replay, draw and shrink single runs
+    Sim(sim::SimArgs),
 }
 
 /// How a command ended.
@@ -126,6 +129,7 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Sessions(args) => sessions::list(args, with).await,
         Command::Resume(args) => resume::resume(args, with).await,
         Command::Fork(args) => fork::fork(args, with).await,
+        Command::Sim(args) => sim::sim(args, with).await,
     };
     match ended {
         Ok(End::Done) => ExitCode::SUCCESS,

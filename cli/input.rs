@@ -1,4 +1,4 @@
-//! What a person hands over as text: a file that they name, or standard input, both bounded.
+//! What a person hands over (a file that they name, or standard input, both bounded) and the files that they ask for.
 //!
 //! Everything here is read before the work begins, so Ctrl-C still ends the program at once while it waits.
 
@@ -30,6 +30,16 @@ pub(crate) enum InputError {
         /// The bound.
         bytes_max: u64,
     },
+    /// It cannot be written.
+    #[error("cannot write {what} to {place}: {source}")]
+    Write {
+        /// What it was to be.
+        what: &'static str,
+        /// Where to.
+        place: String,
+        /// The system's own words.
+        source: std::io::Error,
+    },
     /// It is no text.
     #[error("{what} from {place} is not UTF-8 text (byte {offset} begins no character)")]
     NotText {
@@ -53,6 +63,45 @@ pub(crate) fn read_file(path: &Path, what: &'static str, bytes_max: u64) -> Resu
         Ok(file) => read_bounded(file, what, place, bytes_max),
         Err(source) => Err(InputError::Read { what, place, source }),
     }
+}
+
+/// Reads the bytes of a file that the command line names.
+///
+/// # Errors
+/// [`InputError`].
+#[expect(clippy::disallowed_methods, reason = "a file that the person names on the command line, not the model's")]
+pub(crate) fn read_bytes(path: &Path, what: &'static str, bytes_max: u64) -> Result<Vec<u8>, InputError> {
+    let place = path.display().to_string();
+    let read = std::fs::File::open(path).and_then(|file| {
+        let mut bytes = Vec::new();
+        file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    });
+    match read {
+        Ok(bytes) if bytes.len() as u64 > bytes_max => Err(InputError::TooLarge { what, place, bytes_max }),
+        Ok(bytes) => Ok(bytes),
+        Err(source) => Err(InputError::Read { what, place, source }),
+    }
+}
+
+/// Writes a file that the command line names, over one that is there.
+///
+/// # Errors
+/// [`InputError::Write`].
+#[expect(clippy::disallowed_methods, reason = "a file that the person names on the command line, not the model's")]
+pub(crate) fn write_file(path: &Path, what: &'static str, bytes: &[u8]) -> Result<(), InputError> {
+    std::fs::write(path, bytes).map_err(|source| InputError::Write { what, place: path.display().to_string(), source })
+}
+
+/// Writes a file that the command line names and that is not there yet.
+///
+/// # Errors
+/// [`InputError::Write`].
+#[expect(clippy::disallowed_methods, reason = "a file that the person names on the command line, not the model's")]
+pub(crate) fn write_new_file(path: &Path, what: &'static str, bytes: &[u8]) -> Result<(), InputError> {
+    let written = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
+    let written = written.and_then(|mut file| file.write_all(bytes));
+    written.map_err(|source| InputError::Write { what, place: path.display().to_string(), source })
 }
 
 /// Reads all of standard input; says that it waits when a person has to type.

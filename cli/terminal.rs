@@ -51,6 +51,12 @@ impl Screen {
         self.is_terminal
     }
 
+    /// A line that counts work, drawn where a person looks; without a total it counts for ever.
+    pub(crate) fn counter(&self, total: Option<u64>, style: ProgressStyle) -> ProgressBar {
+        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        self.bars.add(bar.with_style(style))
+    }
+
     /// Says something to the person, on a line of its own above the progress.
     pub(crate) fn say(&self, text: &str) {
         let (name, reset) = (Style::new().fg_color(Some(AnsiColor::Cyan.into())), anstyle::Reset);

@@ -117,6 +117,18 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError`].
     pub fn read(bytes: Vec<u8>, session: &SessionId) -> Result<Self, SnapshotError> {
+        let read = Self::of_any_session(bytes)?;
+        if read.head.session != *session {
+            return Err(SnapshotError::OtherSession { found: read.head.session, wanted: session.clone() });
+        }
+        Ok(read)
+    }
+
+    /// Reads and checks a snapshot of whatever session.
+    ///
+    /// # Errors
+    /// [`SnapshotError`], but for one of another session.
+    pub fn of_any_session(bytes: Vec<u8>) -> Result<Self, SnapshotError> {
         let damaged = |reason: &str| SnapshotError::Damaged { reason: reason.to_owned() };
         if bytes.len() < FIXED_BYTES || bytes[..MAGIC.len()] != MAGIC {
             return Err(damaged("it does not begin like one"));
@@ -139,9 +151,6 @@ impl Snapshot {
         }
         let head: SnapshotHead = serde_json::from_slice(&bytes[FIXED_BYTES..body_at])
             .map_err(|error| damaged(&format!("its head cannot be read: {error}")))?;
-        if head.session != *session {
-            return Err(SnapshotError::OtherSession { found: head.session, wanted: session.clone() });
-        }
         Ok(Self { head, version, bytes, body_at })
     }
 

@@ -8,6 +8,7 @@ pub mod bulkhead;
 pub mod cancelled;
 pub mod converged;
 pub mod fan_out;
+pub mod governed;
 pub mod journal;
 pub mod leases;
 pub mod questions;
@@ -21,11 +22,14 @@ use std::time::Duration;
 
 use crate::happening::Happening;
 use crate::remains::Remains;
-use crate::script::Workload;
+use crate::workload::Workload;
 
 /// One promise.
 pub trait Checker {
-    /// The promise, in a few words; names it in reports.
+    /// Its name in reports: one word.
+    fn name(&self) -> &'static str;
+
+    /// The promise, in a few words.
     fn promise(&self) -> &'static str;
 
     /// Takes what happened.
@@ -46,6 +50,8 @@ pub trait Checker {
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
+    /// The name of its checker.
+    pub checker: &'static str,
     /// Which.
     pub promise: &'static str,
     /// At which virtual moment.
@@ -68,13 +74,14 @@ pub fn all(workload: &Workload) -> Vec<Box<dyn Checker>> {
         Box::<settled::Settled>::default(),
         Box::<reached::Reached>::default(),
         Box::<waiters::Waiters>::default(),
-        Box::<converged::Converged>::default(),
+        Box::new(converged::Converged::new(workload.limits.close_at())),
         Box::<leases::Leases>::default(),
-        Box::new(bulkhead::Bulkhead::new(workload.permits)),
+        Box::new(bulkhead::Bulkhead::new(workload.limits.permits as usize)),
         Box::<budget::Budget>::default(),
         Box::<questions::Questions>::default(),
         Box::<journal::Journal>::default(),
         Box::<fan_out::FanOuts>::default(),
+        Box::<governed::Governed>::default(),
     ]
 }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use toolwarden_actors::node::{BodyEnd, NodeId, NodeKind};
 
+use crate::workload::FaultKind;
+
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Happening {
@@ -72,6 +74,13 @@ pub enum Happening {
     SlotAsked {
         /// The number of the attempt.
         ticket: u64,
+    },
+    /// For which call a slot was asked.
+    SlotFor {
+        /// The number of the attempt.
+        ticket: u64,
+        /// The call.
+        node: NodeId,
     },
     /// A call was given a slot.
     SlotLent {
@@ -191,11 +200,39 @@ pub enum Happening {
         /// Its node.
         node: NodeId,
     },
+    /// A call was proposed.
+    Proposed {
+        /// Which.
+        node: NodeId,
+        /// Whether a person must say yes.
+        asks: bool,
+    },
+    /// What a stage gives has arrived at the call.
+    Passed {
+        /// Which call.
+        node: NodeId,
+        /// Which stage.
+        stage: Stage,
+    },
+    /// The record that a call's tool starts is durable.
+    RecordDurable {
+        /// Which call.
+        node: NodeId,
+    },
+    /// A call's tool starts: from here on there are effects.
+    ToolBegan {
+        /// Which call.
+        node: NodeId,
+    },
     /// A fault was made.
     Fault {
         /// Which kind.
-        kind: u32,
+        kind: FaultKind,
+        /// At which node; at none when it hits what all share.
+        node: Option<NodeId>,
     },
+    /// From here on no faults are made, and everything must come to rest.
+    FaultsStopped,
 }
 
 /// What a node stands for; as [`NodeKind`], and it can be hashed.
@@ -226,6 +263,17 @@ impl From<NodeKind> for Kind {
             NodeKind::ProcessGroup => Self::Process,
         }
     }
+}
+
+/// A stage that gives something to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// A person's yes.
+    Confirmation,
+    /// A reservation.
+    Budget,
+    /// A slot.
+    Admission,
 }
 
 /// How a body ended; as [`BodyEnd`], without its words.

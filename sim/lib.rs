@@ -10,6 +10,8 @@
 pub mod seed;
 pub mod shrink;
 
+pub mod workload;
+
 pub mod happening;
 pub mod remains;
 pub mod schedule;
@@ -17,10 +19,15 @@ pub mod script;
 
 pub mod message;
 
-pub mod tamper;
-
 pub mod checkers;
 
+pub mod recording;
+pub mod story;
+pub mod systematic;
+pub mod tamper;
+
+pub mod mutants;
+pub mod narrative;
 pub mod tree;
 
 pub mod sight;
@@ -30,16 +37,24 @@ pub mod fate;
 pub mod play;
 pub mod twins;
 
-pub mod plays;
-
 pub mod watchers;
 
 pub mod stage;
 
 pub mod world;
 
+pub mod scenario;
+
+pub mod driver;
+
+pub mod campaign;
+pub mod minimise;
+pub mod timeline;
+
 pub use world::World;
 
+#[cfg(test)]
+mod conformance;
 #[cfg(test)]
 mod sweep;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use toolwarden_actors::accounts::ReservationId;
 use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::lease::{Afterwards, Home, Lease};
-use toolwarden_actors::node::{BodyEnd, Ending, NodeEvent, NodeId};
+use toolwarden_actors::node::{BodyEnd, Ending, NodeEvent, NodeId, NodeTimer};
 use toolwarden_actors::open_questions::{Answer, AskId, Question, Reply};
 use toolwarden_actors::permit_pool::{Message as PoolMessage, Shed};
 use toolwarden_actors::waiting_line::Ticket;
@@ -16,6 +16,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::InvocationId;
 
 use crate::script::Script;
+use crate::workload::CancelTarget;
 
 /// Who sends and who receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +40,8 @@ pub enum Address {
     Desk,
     /// The journal.
     Journal,
+    /// The fact log.
+    Store,
     /// A timer: a sender of its own.
     Timer(u64),
 }
@@ -70,6 +73,60 @@ pub enum Message {
     Shown(InvocationId, Digest, AskId),
     /// To the journal.
     Journal(JournalMessage),
+    /// To the fact log.
+    Store(StoreMessage),
+    /// To the host: cancel all of these.
+    Strike(CancelTarget),
+}
+
+impl Message {
+    /// In a word or two, for the story.
+    pub fn words(&self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Event(event) => event_words(event),
+            Self::Spawn(_) => "wants a child",
+            Self::ChildOver(_, Some(_)) => "a child has ended",
+            Self::ChildOver(_, None) => "a child has died",
+            Self::Die => "die",
+            Self::Body(message) => message.words(),
+            Self::Pool(PoolMessage::Acquire { .. }) => "asks for a slot",
+            Self::Pool(PoolMessage::Withdraw { .. }) => "no longer wants a slot",
+            Self::Pool(PoolMessage::Return { .. }) => "a slot comes home",
+            Self::Pool(PoolMessage::Elsewhere { .. }) | Self::Recount => "recount the slots",
+            Self::Ledger(LedgerMessage::Open(_)) => "open an account",
+            Self::Ledger(LedgerMessage::Close(_)) => "close an account",
+            Self::Ledger(LedgerMessage::Reserve { .. }) => "asks for a reservation",
+            Self::Ledger(LedgerMessage::Settle(..)) => "a reservation comes home",
+            Self::Desk(DeskMessage::Ask(..)) => "asks a person",
+            Self::Desk(DeskMessage::Withdraw(_)) => "no longer asks",
+            Self::Desk(DeskMessage::Answer(..)) => "a person answers",
+            Self::Desk(DeskMessage::Tick) => "time to look for questions that ran out",
+            Self::Shown(..) => "a question is shown",
+            Self::Journal(JournalMessage::Opens(_)) => "a call opens",
+            Self::Journal(JournalMessage::Ends(..)) => "a call ends",
+            Self::Store(StoreMessage::Record(_)) => "record that a tool starts",
+            Self::Store(StoreMessage::Synced(_)) => "a batch is synced",
+            Self::Strike(_) => "time to cancel",
+        }
+    }
+}
+
+fn event_words(event: &NodeEvent) -> &'static str {
+    match event {
+        NodeEvent::Start => "start",
+        NodeEvent::Spawn(_) => "wants a child",
+        NodeEvent::SpawnFailed(_) => "a child could not start",
+        NodeEvent::ChildEnded(_) => "a child has ended",
+        NodeEvent::ChildLost(_) => "a child was lost",
+        NodeEvent::Cancel(_) => "cancel",
+        NodeEvent::CancelChild(..) => "cancel a child",
+        NodeEvent::Kill(_) => "kill",
+        NodeEvent::BodyEnded(_) => "the body is over",
+        NodeEvent::Timer(NodeTimer::Deadline { .. }) => "the time is up",
+        NodeEvent::Timer(NodeTimer::Backstop) => "the backstop runs out",
+        NodeEvent::Timer(_) => "a timer runs out",
+    }
 }
 
 /// What a body hears.
@@ -93,6 +150,29 @@ pub enum BodyMessage {
     AccountReady,
     /// The answer to a question.
     Answered(AskId, Answer),
+    /// The fact log's answer: whether the record is durable.
+    Recorded(bool),
+}
+
+impl BodyMessage {
+    fn words(&self) -> &'static str {
+        match self {
+            Self::Begin => "begin",
+            Self::Signal => "the cancel signal",
+            Self::Abort => "abort",
+            Self::Elapsed(_) => "a span is over",
+            Self::ChildEnd(..) => "the ending of a child",
+            Self::Slot(_, Ok(_)) => "a slot",
+            Self::Slot(_, Err(_)) => "no slot",
+            Self::Budget(Some(_)) => "a reservation",
+            Self::Budget(None) => "no reservation",
+            Self::AccountReady => "the account is open",
+            Self::Answered(_, Answer::Approved | Answer::ApprovedAlways) => "yes",
+            Self::Answered(..) => "no",
+            Self::Recorded(true) => "the record is durable",
+            Self::Recorded(false) => "the record failed",
+        }
+    }
 }
 
 /// What the ledger hears.
@@ -126,6 +206,15 @@ pub enum DeskMessage {
     Answer(InvocationId, Digest, Reply),
     /// Time has passed.
     Tick,
+}
+
+/// What the fact log hears.
+#[derive(Debug)]
+pub enum StoreMessage {
+    /// A call's tool is about to start; its body waits until that is durable.
+    Record(NodeId),
+    /// The batch of this life is durable.
+    Synced(u64),
 }
 
 /// What the journal hears.
@@ -231,4 +320,31 @@ impl Home for ReservationHome {
 /// A body's end, as its node hears of it.
 pub fn body_over(end: BodyEnd) -> Message {
     Message::Event(NodeEvent::BodyEnded(end))
+}
+
+impl Address {
+    /// In plain words.
+    pub fn words(self) -> String {
+        match self {
+            Self::Client => "the host".to_owned(),
+            Self::Person => "the person".to_owned(),
+            Self::Node(node) => format!("node {}", node.0),
+            Self::Link(node) => format!("the link of node {}", node.0),
+            Self::Body(node) => format!("the body of node {}", node.0),
+            Self::Lane => "the lane".to_owned(),
+            Self::Ledger => "the ledger".to_owned(),
+            Self::Desk => "the desk".to_owned(),
+            Self::Journal => "the journal".to_owned(),
+            Self::Store => "the fact log".to_owned(),
+            Self::Timer(_) => "a timer".to_owned(),
+        }
+    }
+
+    /// The node that it belongs to.
+    pub fn node(self) -> Option<NodeId> {
+        match self {
+            Self::Node(node) | Self::Link(node) | Self::Body(node) => Some(node),
+            _ => None,
+        }
+    }
 }

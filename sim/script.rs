@@ -10,12 +10,7 @@ use toolwarden_actors::fan_out::FanOutPlan;
 use toolwarden_actors::node::NodeKind;
 
 use crate::seed::Choices;
-
-/// Faults are made until this virtual moment, and none after it.
-pub const FAULTS_UNTIL: Duration = Duration::from_secs(5);
-
-/// At this virtual moment the host cancels whatever still lives; long after everything that a cancel may take.
-pub const CLOSE_AT: Duration = Duration::from_secs(200);
+use crate::workload::{Behaviour, Manner, Shape, Workload};
 
 /// The grace of the top node.
 pub const TOP_GRACE: Duration = Duration::from_secs(2);
@@ -50,6 +45,12 @@ pub enum Act {
     },
     /// Waits for a slot of the lane; ends when it is turned away.
     Slot,
+    /// Writes down that its tool starts, and waits until that is durable; ends when it cannot be.
+    Record,
+    /// Its tool starts: from here on there are effects.
+    Begin,
+    /// Gives slots and reservations back, and says that what was called does not work.
+    Fail,
     /// Gives slots and reservations back.
     GoHome,
     /// Spawns children.
@@ -76,17 +77,6 @@ pub enum Act {
     WriteEnding,
 }
 
-/// What a body makes of a cancel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
-    /// Stops at once, and no longer waits for its children.
-    Prompt,
-    /// Stops, but waits for its children first.
-    Settling,
-    /// Goes on as if nothing had been said.
-    Deaf,
-}
-
 /// A body to be.
 #[derive(Debug, Clone)]
 pub struct Script {
@@ -100,107 +90,44 @@ pub struct Script {
     pub acts: Vec<Act>,
     /// How many levels of calls may still lie below it.
     pub depth: u32,
+    /// Whether a person must be asked first.
+    pub asks: bool,
 }
-
-/// How large a simulated world is, and what is scarce in it.
-#[derive(Debug, Clone, Copy)]
-pub struct Workload {
-    /// Its name in reports.
-    pub name: &'static str,
-    /// Sessions.
-    pub sessions: u32,
-    /// Runs in a session.
-    pub runs: u32,
-    /// Calls that a run makes beside each other.
-    pub calls: u32,
-    /// Levels of calls within calls.
-    pub depth: u32,
-    /// Members of a fan-out.
-    pub members: usize,
-    /// Slots of the lane.
-    pub permits: usize,
-    /// Calls that may wait for a slot.
-    pub queue_max: usize,
-    /// Calls that a session's budget allows.
-    pub calls_max: u64,
-}
-
-/// One session, calls with fan-outs, a lane that is a little too narrow.
-pub const WIDE: Workload = Workload {
-    name: "wide",
-    sessions: 1,
-    runs: 2,
-    calls: 8,
-    depth: 1,
-    members: 6,
-    permits: 3,
-    queue_max: 4,
-    calls_max: 40,
-};
-
-/// Calls within calls, few of them beside each other.
-pub const DEEP: Workload = Workload {
-    name: "deep",
-    sessions: 1,
-    runs: 2,
-    calls: 4,
-    depth: 6,
-    members: 3,
-    permits: 4,
-    queue_max: 8,
-    calls_max: 30,
-};
-
-/// Several sessions that fight for one slot, with budgets that do not last.
-pub const SCARCE: Workload = Workload {
-    name: "scarce",
-    sessions: 3,
-    runs: 1,
-    calls: 3,
-    depth: 1,
-    members: 3,
-    permits: 1,
-    queue_max: 3,
-    calls_max: 4,
-};
-
-/// All workloads.
-pub const WORKLOADS: [Workload; 3] = [WIDE, DEEP, SCARCE];
-
-const GRACES: [Duration; 6] = [
-    Duration::from_secs(2),
-    Duration::from_secs(2),
-    Duration::from_millis(50),
-    Duration::ZERO,
-    Duration::from_secs(10),
-    // Longer than a parent waits: its node is killed from above.
-    Duration::from_secs(50),
-];
 
 impl Workload {
     /// The script of the top node.
     pub fn top(&self) -> Script {
-        let acts = vec![spawn(NodeKind::Session, self.sessions), Act::AwaitChildren];
-        Script { kind: NodeKind::Sessions, grace: TOP_GRACE, manner: Manner::Settling, acts, depth: self.depth }
+        let acts = vec![spawn(NodeKind::Session, self.tree.sessions), Act::AwaitChildren];
+        let depth = self.tree.depth;
+        Script { kind: NodeKind::Sessions, grace: TOP_GRACE, manner: Manner::Settling, acts, depth, asks: false }
     }
 
     /// Draws the script of a node of this kind, with so many levels left.
     pub fn script(&self, kind: NodeKind, depth: u32, choices: &mut Choices) -> Script {
-        let manner = [Manner::Prompt, Manner::Prompt, Manner::Settling, Manner::Deaf][choices.below(4) as usize];
-        let grace = GRACES[choices.below(6) as usize];
+        let manner = self.bodies.manner(choices);
+        let grace = self.bodies.grace(choices);
+        let mut asks = false;
         let acts = match kind {
             NodeKind::Sessions | NodeKind::Session => self.session(choices),
             NodeKind::Run => self.run(choices),
-            NodeKind::Invocation => self.invocation(depth, choices),
+            NodeKind::Invocation => {
+                asks = self.asks(choices);
+                self.invocation(asks, depth, choices)
+            }
             NodeKind::FanOut => self.fan_out(choices),
-            NodeKind::ProcessGroup => process(choices),
+            NodeKind::ProcessGroup => process(self.commands.draw(choices), choices),
         };
-        Script { kind, grace, manner, acts, depth }
+        Script { kind, grace, manner, acts, depth, asks }
+    }
+
+    fn asks(&self, choices: &mut Choices) -> bool {
+        let one_in = self.bodies.asks_one_in;
+        one_in > 0 && choices.below(one_in) + 1 == one_in
     }
 
     fn session(&self, choices: &mut Choices) -> Vec<Act> {
-        let mut acts = vec![Act::OpenAccount, spawn(NodeKind::Run, self.runs)];
-        match choices.below(5) {
+        let mut acts = vec![Act::OpenAccount, spawn(NodeKind::Run, self.tree.runs)];
+        match if self.tree.exact { 0 } else { choices.below(5) } {
             // Most sessions live until they are closed.
             3 => acts.push(Act::Hang),
             4 => acts.extend([Act::Work(ms(3)), Act::DropWaiters, Act::Work(ms(2))]),
@@ -211,7 +138,10 @@ impl Workload {
     }
 
     fn run(&self, choices: &mut Choices) -> Vec<Act> {
-        let calls = spawn(NodeKind::Invocation, 1 + choices.below(self.calls));
+        if self.tree.exact {
+            return vec![spawn(NodeKind::Invocation, self.tree.calls), Act::AwaitChildren];
+        }
+        let calls = spawn(NodeKind::Invocation, 1 + choices.below(self.tree.calls));
         match choices.below(6) {
             0 | 1 => vec![calls, Act::AwaitChildren],
             2 => vec![Act::Work(ms(2)), calls, Act::AwaitChildren, spawn(NodeKind::Invocation, 1), Act::AwaitChildren],
@@ -221,46 +151,43 @@ impl Workload {
         }
     }
 
-    fn invocation(&self, depth: u32, choices: &mut Choices) -> Vec<Act> {
-        let mut acts = Vec::with_capacity(8);
-        if choices.below(6) == 5 {
+    fn invocation(&self, asks: bool, depth: u32, choices: &mut Choices) -> Vec<Act> {
+        use Behaviour as B;
+        let mut acts = Vec::with_capacity(10);
+        if asks {
             acts.push(Act::Ask);
         }
         let asked = 1 + u64::from(choices.below(2));
         let used = [asked, 0, 2 * asked][choices.below(3) as usize];
-        acts.extend([Act::Reserve { asked, used }, Act::Slot]);
+        acts.extend([Act::Reserve { asked, used }, Act::Slot, Act::Record, Act::Begin]);
         let below = if depth == 0 { NodeKind::ProcessGroup } else { NodeKind::Invocation };
-        // With levels left, half of the calls have calls below them.
-        let kinds = if depth == 0 { 13 } else { 26 };
-        match choices.below(kinds) {
-            0 | 1 => acts.push(Act::Work(ms(2))),
-            2 => acts.push(Act::Panic),
-            3 => acts.push(Act::Hang),
-            4 => acts.extend([Act::Limit(ms(20)), Act::Hang]),
-            5 => acts.push(match choices.below(5) {
-                4 => Act::SpinForEver,
-                times => Act::Spin(ms(u64::from(times) * 900)),
-            }),
-            6 => acts.push(spawn(NodeKind::ProcessGroup, 1)),
-            7 => acts.extend([spawn(NodeKind::ProcessGroup, 1), Act::AwaitChildren]),
+        let mix = if depth == 0 { &self.leaves } else { &self.calls };
+        match mix.draw(choices) {
+            B::LeaveCommand => acts.push(spawn(NodeKind::ProcessGroup, 1)),
+            B::Command => acts.extend([spawn(NodeKind::ProcessGroup, 1), Act::AwaitChildren]),
+            B::Commands => {
+                acts.extend([spawn(NodeKind::ProcessGroup, 2), Act::AwaitChildren, Act::Work(ms(1))]);
+            }
             // Waiting for children gives the slot back.
-            8 => acts.extend([Act::GoHome, spawn(NodeKind::FanOut, 1), Act::AwaitChildren]),
-            9 => acts.extend([Act::GoHome, spawn(below, 1 + choices.below(2)), Act::AwaitChildren]),
-            10 => acts.extend([spawn(below, 1), Act::Work(ms(1)), Act::DropWaiters]),
-            11 => acts.push(Act::Spawn { kind: NodeKind::ProcessGroup, count: 1, waited: false }),
-            12 => acts.extend([spawn(NodeKind::ProcessGroup, 2), Act::AwaitChildren, Act::Work(ms(1))]),
-            13..=18 => acts.extend([Act::GoHome, spawn(NodeKind::FanOut, 1), Act::AwaitChildren]),
-            // Keeps its slot while it waits: what is below may find none.
-            19 => acts.extend([spawn(below, 1), Act::AwaitChildren]),
-            _ => acts.extend([Act::GoHome, spawn(below, 1), Act::AwaitChildren]),
+            B::Batch => acts.extend([Act::GoHome, spawn(NodeKind::FanOut, 1), Act::AwaitChildren]),
+            B::Calls => acts.extend([Act::GoHome, spawn(below, 1 + choices.below(2)), Act::AwaitChildren]),
+            B::Nest => acts.extend([Act::GoHome, spawn(below, 1), Act::AwaitChildren]),
+            B::HoldSlot => acts.extend([spawn(below, 1), Act::AwaitChildren]),
+            B::Abandon => acts.extend([spawn(below, 1), Act::Work(ms(1)), Act::DropWaiters]),
+            B::Unwatched => acts.push(Act::Spawn { kind: NodeKind::ProcessGroup, count: 1, waited: false }),
+            alone => acts.extend(process(alone, choices)),
         }
         acts
     }
 
     fn fan_out(&self, choices: &mut Choices) -> Vec<Act> {
-        let members = 1 + choices.below(u32::try_from(self.members).unwrap_or(u32::MAX)) as usize;
+        let Shape { members, width, exact, .. } = self.tree;
+        if exact {
+            return vec![Act::FanOut { members: members as usize, plan: FanOutPlan::all(width as usize) }];
+        }
+        let members = 1 + choices.below(members) as usize;
         let plan = FanOutPlan {
-            width: 1 + choices.below(3) as usize,
+            width: 1 + choices.below(width) as usize,
             enough_successes: [None, None, Some(1)][choices.below(3) as usize],
             fail_fast: choices.below(3) == 2,
             timeout: [None, None, Some(ms(15))][choices.below(3) as usize],
@@ -278,15 +205,21 @@ pub fn closing(kind: NodeKind) -> Vec<Act> {
     }
 }
 
-fn process(choices: &mut Choices) -> Vec<Act> {
-    vec![match choices.below(8) {
-        0..=2 => Act::Work(ms(3)),
-        3 => Act::Work(Duration::from_secs(5)),
-        4 => Act::Hang,
-        5 => Act::Spin(ms(1200)),
-        6 => Act::Panic,
-        _ => Act::SpinForEver,
-    }]
+/// What is done without any child.
+fn process(behaviour: Behaviour, choices: &mut Choices) -> Vec<Act> {
+    match behaviour {
+        Behaviour::Slow => vec![Act::Work(Duration::from_secs(5))],
+        Behaviour::Fail => vec![Act::Work(ms(1)), Act::Fail],
+        Behaviour::Panic => vec![Act::Panic],
+        Behaviour::Hang => vec![Act::Hang],
+        Behaviour::Overrun => vec![Act::Limit(ms(20)), Act::Hang],
+        Behaviour::Spin => vec![match choices.below(5) {
+            4 => Act::SpinForEver,
+            times => Act::Spin(ms(u64::from(times) * 900)),
+        }],
+        Behaviour::SpinForEver => vec![Act::SpinForEver],
+        _ => vec![Act::Work(ms(2))],
+    }
 }
 
 fn spawn(kind: NodeKind, count: u32) -> Act {

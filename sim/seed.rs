@@ -39,6 +39,7 @@ impl Generator {
 pub struct Choices {
     source: Source,
     taken: Vec<u32>,
+    bounds: Option<Vec<u32>>,
 }
 
 #[derive(Debug, Clone)]
@@ -73,12 +74,12 @@ impl Choices {
             rare_one_in: [0, 20, 50, 150][generator.below(4) as usize],
             plain_percent: [0, 0, 50, 90][generator.below(4) as usize],
         };
-        Self { source: Source::Drawn { generator, mood }, taken: Vec::new() }
+        Self { source: Source::Drawn { generator, mood }, taken: Vec::new(), bounds: None }
     }
 
     /// Taken from a list, and 0 beyond its end.
     pub fn from_list(list: Vec<u32>) -> Self {
-        Self { source: Source::Listed { list, next: 0 }, taken: Vec::new() }
+        Self { source: Source::Listed { list, next: 0 }, taken: Vec::new(), bounds: None }
     }
 
     /// A number below `bound`; 0, and not a choice, when there is only one.
@@ -90,7 +91,7 @@ impl Choices {
             Source::Drawn { generator, .. } => generator.below(bound),
             Source::Listed { list, next } => listed(list, next, bound),
         };
-        self.keep(number)
+        self.keep(number, bound)
     }
 
     /// One of `usual` things, or now and then one of `rare` others; 0 is the first usual one.
@@ -118,11 +119,44 @@ impl Choices {
             }
             Source::Listed { list, next } => listed(list, next, all),
         };
-        match self.keep(number) {
+        match self.keep(number, all) {
             0 => Pick::Usual(0),
             number if number <= rare => Pick::Rare(number - 1),
             number => Pick::Usual((number - rare) as usize),
         }
+    }
+
+    /// Now and then one of so many unusual things; none is 0.
+    pub fn rarely(&mut self, one_in: u32, kinds: u32) -> Option<u32> {
+        if one_in == 0 || kinds == 0 {
+            return None;
+        }
+        let number = match &mut self.source {
+            Source::Drawn { generator, .. } => match generator.below(one_in) {
+                0 => 1 + generator.below(kinds),
+                _ => 0,
+            },
+            Source::Listed { list, next } => listed(list, next, kinds.saturating_add(1)),
+        };
+        self.keep(number, kinds.saturating_add(1)).checked_sub(1)
+    }
+
+    /// From now on one choice in so many is a rare one, whatever the seed's own mood; none when 0.
+    pub fn make_rare(&mut self, one_in: u32) {
+        if let Source::Drawn { mood, .. } = &mut self.source {
+            mood.rare_one_in = one_in;
+        }
+    }
+
+    /// Keeps from now on below what each number was, too: for going through all of them.
+    pub fn keeping_bounds(mut self) -> Self {
+        self.bounds = Some(Vec::new());
+        self
+    }
+
+    /// All numbers taken so far and what each was below; empty unless it was asked for.
+    pub fn into_bounded(self) -> (Vec<u32>, Vec<u32>) {
+        (self.taken, self.bounds.unwrap_or_default())
     }
 
     /// All numbers taken so far, in order: the replay.
@@ -130,11 +164,14 @@ impl Choices {
         self.taken
     }
 
-    fn keep(&mut self, number: u32) -> u32 {
+    fn keep(&mut self, number: u32, bound: u32) -> u32 {
         if self.taken.len() >= CHOICES_MAX {
             return 0;
         }
         self.taken.push(number);
+        if let Some(bounds) = &mut self.bounds {
+            bounds.push(bound);
+        }
         number
     }
 }

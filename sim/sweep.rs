@@ -1,45 +1,43 @@
-//! The sweep over seeds, the same run twice, and the planted faults that show what the checkers are worth.
-
-mod planted;
+//! The sweep over seeds, the same run twice, and the mutants that show what the checkers are worth.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 
-use crate::checkers;
-use crate::script::{DEEP, SCARCE, WIDE, WORKLOADS, Workload};
+use crate::campaign::campaign;
+use crate::driver::run;
+use crate::mutants;
+use crate::scenario::{Scenario, shipped};
 use crate::seed::Choices;
 use crate::shrink::shrink;
-use crate::tamper::{Tamper, Untouched};
-use crate::tree::{Run, run};
+use crate::story::Story;
+use crate::systematic::systematic;
 
-use self::planted::{CancelLostBeforeStart, PLANTED};
+/// Seeds of each shipped scenario in every test run; the long job of `scripts/` takes more.
+const SEEDS: u64 = 500;
 
-/// Seeds of one sweep.
-const SEEDS: u64 = 2_000;
-
-fn go(workload: Workload, choices: Choices, tamper: &mut dyn Tamper) -> Run {
-    run(workload, choices, tamper, checkers::all(&workload))
+fn named(name: &str) -> Scenario {
+    shipped::named(name).unwrap().unwrap()
 }
 
-fn untouched(workload: Workload, seed: u64) -> Run {
-    go(workload, Choices::from_seed(seed), &mut Untouched)
+/// The shipped scenarios of machines; those of worlds are swept in `worlds.rs`.
+fn of_machines() -> Vec<Scenario> {
+    shipped::all().unwrap().into_iter().filter(|scenario| scenario.workload().is_some()).collect()
 }
 
-/// Runs all seeds; every one of these unusual things must have happened in some of them.
-fn sweep(workload: Workload, wanted: &[&'static str]) {
-    let (mut coverage, mut digests, mut nodes) = (BTreeSet::new(), BTreeSet::new(), 0);
-    for seed in 0..SEEDS {
-        let run = untouched(workload, seed);
-        if let Some(violation) = run.violation {
-            panic!("{} seed {seed}: {violation}\nreplay: {:?}", workload.name, run.choices);
-        }
-        coverage.extend(run.coverage);
-        digests.insert(run.digest);
-        nodes += run.nodes;
-    }
-    println!("{}: {} nodes a run, {} different runs, {coverage:?}", workload.name, nodes / SEEDS, digests.len());
-    assert!(digests.len() as u64 > SEEDS * 9 / 10, "only {} different runs", digests.len());
-    let missed: Vec<_> = wanted.iter().filter(|what| !coverage.contains(*what)).collect();
-    assert!(missed.is_empty(), "no seed had {missed:?}");
+/// The scenario with a mutant in the place of the machines.
+fn broken(name: &str, mutant: &str) -> Scenario {
+    let mut scenario = named(name);
+    let crate::scenario::Plan::Machines(workload) = &mut scenario.plan else { panic!("not of machines") };
+    workload.mutant = Some(mutant.to_owned());
+    scenario
+}
+
+fn seeded(scenario: &Scenario, seed: u64) -> Story {
+    run(scenario, scenario.choices(seed))
+}
+
+fn listed(scenario: &Scenario, list: &[u32]) -> Story {
+    run(scenario, Choices::from_list(list.to_vec()))
 }
 
 const EVERYWHERE: [&str; 19] = [
@@ -64,41 +62,48 @@ const EVERYWHERE: [&str; 19] = [
     "an aborted body",
 ];
 
-#[test]
-fn no_seed_breaks_a_promise_in_a_wide_world() {
-    sweep(WIDE, &EVERYWHERE);
-}
+/// In some scenarios; what a scenario is about has to happen in it.
+const SOMEWHERE: [(&str, &str); 7] = [
+    ("scarce", "a full line"),
+    ("scarce", "an account closed while it is used"),
+    ("races", "a desk that fails with questions open"),
+    ("slow-journal", "a record that failed"),
+    ("slow-journal", "a batch that was stored and not acknowledged"),
+    ("restart-storm", "a lane that fails with slots out"),
+    ("open-breaker", "an open breaker"),
+];
 
 #[test]
-fn no_seed_breaks_a_promise_in_a_deep_world() {
-    sweep(DEEP, &EVERYWHERE);
-}
-
-#[test]
-fn no_seed_breaks_a_promise_in_a_scarce_world() {
-    sweep(SCARCE, &[&EVERYWHERE[..], &["a full line", "an account closed while it is used"]].concat());
-}
-
-/// Run by hand, with as many seeds as there is patience for.
-#[test]
-#[ignore = "a long search, for nights"]
-fn a_long_search() {
-    for workload in WORKLOADS {
-        for seed in SEEDS..SEEDS + 20_000 {
-            let run = untouched(workload, seed);
-            assert!(run.violation.is_none(), "{} seed {seed}: {:?}", workload.name, run.violation);
-        }
+fn no_seed_breaks_a_promise_in_any_shipped_scenario() {
+    let (mut everything, scenarios) = (BTreeSet::new(), of_machines());
+    let jobs = NonZeroUsize::new(2).unwrap();
+    let mut digests = vec![BTreeSet::new(); scenarios.len()];
+    let tallies = campaign(&scenarios, 0..SEEDS, jobs, &|| true, |verdict| {
+        let name = &scenarios[verdict.scenario].name;
+        assert!(verdict.violation.is_none(), "{name} seed {}: {:?}", verdict.seed, verdict.violation);
+        digests[verdict.scenario].insert(verdict.digest);
+    });
+    for ((scenario, tally), digests) in scenarios.iter().zip(tallies).zip(digests) {
+        println!("{}: {} nodes a run, {} different runs", scenario.name, tally.nodes / SEEDS, digests.len());
+        let wanted = SOMEWHERE.iter().filter(|(name, _)| *name == scenario.name);
+        let missed: Vec<_> = wanted.filter(|(_, what)| !tally.coverage.contains(what)).collect();
+        assert!(missed.is_empty(), "no seed had {missed:?}");
+        assert!(digests.len() as u64 > SEEDS / 4, "{}: only {} different runs", scenario.name, digests.len());
+        everything.extend(tally.coverage);
     }
+    let missed: Vec<_> = EVERYWHERE.iter().filter(|what| !everything.contains(*what)).collect();
+    assert!(missed.is_empty(), "no seed had {missed:?}");
 }
 
 #[test]
 fn the_same_seed_is_the_same_run_also_in_a_fresh_thread_and_so_is_its_list() {
-    for workload in WORKLOADS {
-        for seed in 0..100 {
-            let first = untouched(workload, seed);
-            assert_eq!(untouched(workload, seed).digest, first.digest);
-            assert_eq!(std::thread::spawn(move || untouched(workload, seed).digest).join().unwrap(), first.digest);
-            let replay = go(workload, Choices::from_list(first.choices.clone()), &mut Untouched);
+    for scenario in of_machines() {
+        for seed in 0..20 {
+            let first = seeded(&scenario, seed);
+            assert_eq!(seeded(&scenario, seed).digest, first.digest);
+            let other = scenario.clone();
+            assert_eq!(std::thread::spawn(move || seeded(&other, seed).digest).join().unwrap(), first.digest);
+            let replay = listed(&scenario, &first.choices);
             assert_eq!((replay.digest, replay.choices, replay.steps), (first.digest, first.choices, first.steps));
         }
     }
@@ -106,58 +111,71 @@ fn the_same_seed_is_the_same_run_also_in_a_fresh_thread_and_so_is_its_list() {
 
 #[test]
 fn without_choices_everything_goes_well_and_nothing_is_left() {
-    for workload in WORKLOADS {
-        let run = go(workload, Choices::from_list(Vec::new()), &mut Untouched);
-        assert_eq!(run.violation, None);
-        assert!(run.nodes >= 4 && run.coverage.is_empty(), "{run:?}");
+    for name in ["wide", "deep", "scarce", "plain", "sixteen-wide", "tiny"] {
+        let story = listed(&named(name), &[]);
+        assert_eq!(story.violation, None);
+        assert!(story.nodes >= 4 && story.coverage.is_empty(), "{name}: {story:?}");
     }
 }
 
-/// A machine that is broken in one way is found, by the promise that it breaks and by few seeds.
+/// A machine or a mount that is broken in one way is found, by the promise that it breaks and by few seeds.
 #[test]
-fn every_planted_fault_is_caught() {
-    for planted in PLANTED {
-        let first = (0..planted.seeds_max).find_map(|seed| {
-            let run = go(planted.workload, Choices::from_seed(seed), &mut *(planted.make)());
-            run.violation.map(|violation| (seed, violation))
-        });
-        let Some((seed, violation)) = first else {
-            panic!("{}: not caught within {} seeds", planted.name, planted.seeds_max);
-        };
-        println!("{}: seed {seed}: {violation}", planted.name);
-        assert_eq!(violation.promise, planted.promise, "{}: {violation}", planted.name);
+fn every_mutant_is_caught() {
+    let mut faults = Vec::new();
+    for mutant in mutants::all() {
+        let scenario = broken(mutant.scenario, mutant.name);
+        let first = (0..mutant.seeds_max).find_map(|seed| Some((seed, seeded(&scenario, seed).violation?)));
+        match first {
+            None => faults.push(format!("{}: not caught within {} seeds", mutant.name, mutant.seeds_max)),
+            Some((seed, violation)) => {
+                println!("{}: seed {seed}: {violation}", mutant.name);
+                if violation.checker != mutant.checker {
+                    faults.push(format!("{}: {} finds it: {violation}", mutant.name, violation.checker));
+                }
+            }
+        }
     }
+    assert!(mutants::all().count() >= 25);
+    assert!(faults.is_empty(), "{faults:#?}");
 }
 
 /// The shortest of several bad runs shrinks best: a long one may get stuck where no single cut helps.
 #[test]
 fn a_bad_run_shrinks_to_the_choices_that_matter() {
-    let broken = |choices| go(DEEP, choices, &mut CancelLostBeforeStart::default());
-    let bad = |run: &Run| run.violation.as_ref().is_some_and(|broken| broken.promise == "a cancel is obeyed in time");
-    let runs = (0..400).map(|seed| broken(Choices::from_seed(seed))).filter(bad);
+    let scenario = broken("deep", "cancel-lost-before-start");
+    let bad = |story: &Story| story.violation.as_ref().is_some_and(|broken| broken.checker == "cancelled");
+    let runs = (0..400).map(|seed| seeded(&scenario, seed)).filter(bad);
     let lists: Vec<Vec<u32>> = runs.map(|run| run.choices).collect();
     let shortest = lists.iter().min_by_key(|list| list.len()).unwrap();
     let longest = lists.iter().max_by_key(|list| list.len()).unwrap();
     // Six plain steps to a node that has not begun; a cancel; the cancel before the start.
     for (list, length_max, matter_max) in [(shortest, 9, 2), (longest, 60, 8)] {
-        let shrunk = shrink(list.clone(), |choices| bad(&broken(Choices::from_list(choices.to_vec()))));
+        let shrunk = shrink(list.clone(), |choices| bad(&listed(&scenario, choices)));
         println!("{} choices, now {:?} after {} runs", list.len(), shrunk.choices, shrunk.attempts);
         assert!(shrunk.choices.len() <= length_max, "{shrunk:?}");
         assert!(shrunk.choices.iter().filter(|choice| **choice != 0).count() <= matter_max, "{shrunk:?}");
-        assert!(bad(&broken(Choices::from_list(shrunk.choices.clone()))));
+        assert!(bad(&listed(&scenario, &shrunk.choices)));
         // The machine as it is has no trouble with the same choices.
-        assert_eq!(go(DEEP, Choices::from_list(shrunk.choices), &mut Untouched).violation, None);
+        assert_eq!(listed(&named("deep"), &shrunk.choices).violation, None);
     }
 }
 
-/// What the sweep found once, kept as the choices that showed it; `FOUND.md` tells what each was.
+/// A late lease, in the scenario that looks for it: with the mount that had the bug a seed shows it, without it none.
 #[test]
 fn what_was_found_stays_fixed() {
-    let late_lease = [
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        0, 0, 0, 0, 0, 0, 0, 0, 5, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        0, 0, 0, 0, 0, 0, 0, 11, 13, 0, 0, 11, 6, 6,
-    ];
-    let run = go(WIDE, Choices::from_list(late_lease.to_vec()), &mut Untouched);
-    assert_eq!(run.violation, None);
+    let old = broken("late-lease", "late-lease-kept");
+    let seed = (0..3_000).find(|seed| seeded(&old, *seed).violation.is_some()).unwrap();
+    let choices = seeded(&old, seed).choices;
+    assert_eq!(listed(&named("late-lease"), &choices).violation, None);
+}
+
+#[test]
+fn a_tiny_world_keeps_its_promises_whatever_departs_from_its_plain_order() {
+    let tiny = named("tiny");
+    let covered = systematic(4_000, |choices| {
+        let story = run(&tiny, choices);
+        (story.violation, story.choices, story.bounds)
+    });
+    println!("{covered:?}");
+    assert!(covered.violation.is_none() && covered.departures() >= Some(1), "{:?}", covered.violation);
 }

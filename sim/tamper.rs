@@ -75,15 +75,47 @@ pub trait Tamper {
         fan.step(now, event)
     }
 
-    /// Whether a body still says its invocation's ending when its epilogue said it, or the other way round.
-    fn says_endings_twice(&self) -> bool {
+    /// Whether the mount around the machines makes this slip.
+    fn slips(&self, _slip: Slip) -> bool {
         false
     }
+}
 
-    /// Whether the journal's mailbox keeps the order of causes across senders, as one inside a process does.
-    fn journal_keeps_causes(&self) -> bool {
-        true
-    }
+/// What a mount can do wrong though every machine is right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slip {
+    /// A body says its invocation's ending when its epilogue said it already, or the other way round.
+    SaysEndingsTwice,
+    /// The journal's mailbox does not keep the order of causes across senders, as one inside a process does.
+    ForgetsCauses,
+    /// A call does not wait for a person.
+    SkipsConfirmation,
+    /// A call does not reserve.
+    SkipsBudget,
+    /// A call does not ask for a slot.
+    SkipsAdmission,
+    /// A call does not wait until its start is durable.
+    StartsBeforeRecord,
+    /// A no is taken for a yes.
+    HearsNoAsYes,
+    /// A tool that panicked is started again.
+    RetriesAfterEffects,
+    /// The fact log says that a record is durable when its batch begins.
+    AcknowledgesBeforeSync,
+    /// A node that dies forgets who waits for its children.
+    ForgetsWaiters,
+    /// Whoever waits for a node is told its ending twice.
+    TellsWaitersTwice,
+    /// What is lent to a call that was given up on stays with it.
+    KeepsLateLeases,
+    /// A node's epilogue does not pay what its body owes.
+    ForgetsDebts,
+    /// The slots of a task that is dropped are lost with it.
+    LeaksDroppedLeases,
+    /// A lane that fails does not turn away those who wait.
+    ForgetsTheLine,
+    /// A desk that fails does not deny its questions.
+    ForgetsTheQuestions,
 }
 
 /// The machines as they are.

@@ -11,6 +11,7 @@ mod fault;
 mod lane;
 mod ledger;
 mod node;
+mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,23 +24,24 @@ use crate::happening::{Happening, TraceDigest};
 use crate::message::{Address, Homecoming, JournalMessage, LedgerMessage, Message, Returned, body_over};
 use crate::remains::Remains;
 use crate::schedule::{Delivery, Schedule};
-use crate::script::{CLOSE_AT, FAULTS_UNTIL, Workload};
 use crate::seed::{Choices, Pick};
-use crate::tamper::Tamper;
+use crate::story::{MOMENTS_MAX, Meeting, Moment, Story, Telling, What};
+use crate::tamper::{Slip, Tamper};
+use crate::workload::Workload;
 
 use self::body::Body;
 use self::desk::Desk;
-use self::fault::FAULTS;
 use self::lane::Lane;
 use self::ledger::Ledger;
 use self::node::Node;
+use self::store::FactStore;
 
 /// Most deliveries of one run; one that needs more is reported as never ending.
 pub const STEPS_MAX: usize = 50_000;
 
 /// A world under way.
 pub struct World<'a> {
-    workload: Workload,
+    workload: &'a Workload,
     choices: Choices,
     tamper: &'a mut dyn Tamper,
     checkers: Vec<Box<dyn Checker>>,
@@ -59,59 +61,40 @@ pub struct World<'a> {
     ledger: Ledger,
     desk: Desk,
     journal: toolwarden_actors::journal::JournalMachine,
+    store: FactStore,
+    faults_stopped: bool,
     coverage: BTreeSet<&'static str>,
-}
-
-/// What a run came to.
-#[derive(Debug, Clone)]
-pub struct Run {
-    /// The digest of everything that happened.
-    pub digest: u64,
-    /// All choices: the replay.
-    pub choices: Vec<u32>,
-    /// Deliveries.
-    pub steps: usize,
-    /// Nodes that were wanted.
-    pub nodes: u64,
-    /// How long it took, in virtual time.
-    pub lasted: Duration,
-    /// The first promise that was broken.
-    pub violation: Option<Violation>,
-    /// Which of the unusual things happened.
-    pub coverage: BTreeSet<&'static str>,
+    sometimes: BTreeMap<Meeting, u64>,
+    telling: Telling,
+    moments: Vec<Moment>,
+    moments_lost: u64,
 }
 
 /// Runs a world until nothing is under way, under these checkers.
-pub fn run(workload: Workload, choices: Choices, tamper: &mut dyn Tamper, checkers: Vec<Box<dyn Checker>>) -> Run {
-    let mut world = World::new(workload, choices, tamper, checkers);
+pub fn run(
+    workload: &Workload,
+    mut choices: Choices,
+    tamper: &mut dyn Tamper,
+    checkers: Vec<Box<dyn Checker>>,
+    telling: Telling,
+) -> Story {
+    if let Some(one_in) = workload.faults.one_in {
+        choices.make_rare(one_in);
+    }
+    let mut world = World::new(workload, choices, tamper, checkers, telling);
     let steps = world.go();
-    let remains = world.remains();
-    let now = world.schedule.now();
-    if world.violation.is_none() {
-        if steps >= STEPS_MAX {
-            world.violation =
-                Some(Violation { promise: "a run ends", at: now, text: format!("{steps} steps were not enough") });
-        } else {
-            let finds = world.checkers.iter_mut().find_map(|checker| {
-                let text = checker.finish(&remains).err()?;
-                Some(Violation { promise: checker.promise(), at: now, text })
-            });
-            world.violation = finds;
-        }
-    }
-    Run {
-        digest: std::hash::Hasher::finish(&world.digest),
-        choices: world.choices.into_taken(),
-        steps,
-        nodes: world.next_node,
-        lasted: now,
-        violation: world.violation,
-        coverage: world.coverage,
-    }
+    world.look_back(steps);
+    world.into_story(steps)
 }
 
 impl<'a> World<'a> {
-    fn new(workload: Workload, choices: Choices, tamper: &'a mut dyn Tamper, checkers: Vec<Box<dyn Checker>>) -> Self {
+    fn new(
+        workload: &'a Workload,
+        choices: Choices,
+        tamper: &'a mut dyn Tamper,
+        checkers: Vec<Box<dyn Checker>>,
+        telling: Telling,
+    ) -> Self {
         let mut world = Self {
             workload,
             choices,
@@ -127,31 +110,42 @@ impl<'a> World<'a> {
             bodies: BTreeMap::new(),
             endings_said: BTreeSet::new(),
             homecoming: Homecoming::default(),
-            lane: Lane::new(&workload),
+            lane: Lane::new(workload),
             ledger: Ledger::default(),
             desk: Desk::default(),
             journal: toolwarden_actors::journal::JournalMachine::default(),
+            store: FactStore::default(),
+            faults_stopped: false,
             coverage: BTreeSet::new(),
+            sometimes: BTreeMap::new(),
+            telling,
+            moments: Vec::new(),
+            moments_lost: 0,
         };
         let top = world.next_node();
         world.happens(Happening::Wanted { node: top, waited: false });
         world.give_life(top, workload.top(), top, None);
         let close = Message::Event(NodeEvent::Cancel(CancelReason::Shutdown));
         let timer = world.timer();
-        world.schedule.send_after(CLOSE_AT, timer, Address::Node(top), close);
+        world.schedule.send_after(workload.limits.close_at(), timer, Address::Node(top), close);
+        for cancel in &workload.cancel {
+            let (timer, span) = (world.timer(), Duration::from_millis(cancel.at_ms));
+            world.schedule.send_after(span, timer, Address::Client, Message::Strike(cancel.what));
+        }
         world
     }
 
     /// Delivers one thing after the other; returns how many.
     fn go(&mut self) -> usize {
         let mut steps = 0;
+        let kinds = u32::try_from(self.fault_kinds().len()).unwrap_or(0);
+        let faults_until = Duration::from_millis(self.workload.faults.until_ms);
         while steps < STEPS_MAX && self.violation.is_none() {
             let candidates = self.schedule.candidates();
             if candidates == 0 {
                 break;
             }
-            let faults = if self.schedule.now() < FAULTS_UNTIL { FAULTS } else { 0 };
-            match self.choices.usual_or_rare(candidates, faults) {
+            match self.choices.usual_or_rare(candidates, if self.faults_stopped { 0 } else { kinds }) {
                 Pick::Usual(candidate) => {
                     let Some(delivery) = self.schedule.deliver(candidate) else { break };
                     self.take(delivery);
@@ -159,12 +153,65 @@ impl<'a> World<'a> {
                 Pick::Rare(kind) => self.make_fault(kind),
             }
             steps += 1;
+            if !self.faults_stopped && self.schedule.now() >= faults_until {
+                self.faults_stopped = true;
+                self.happens(Happening::FaultsStopped);
+            }
         }
         steps
     }
 
+    /// Lets the checkers look at what is left.
+    fn look_back(&mut self, steps: usize) {
+        if self.violation.is_some() {
+            return;
+        }
+        let at = self.schedule.now();
+        if steps >= STEPS_MAX {
+            let text = format!("{steps} steps were not enough; {}", self.under_way());
+            self.violation = Some(Violation { checker: "ends", promise: "a run ends", at, text });
+            return;
+        }
+        let remains = self.remains();
+        self.violation = self.checkers.iter_mut().find_map(|checker| {
+            let text = checker.finish(&remains).err()?;
+            Some(Violation { checker: checker.name(), promise: checker.promise(), at, text })
+        });
+    }
+
+    fn into_story(self, steps: usize) -> Story {
+        let (choices, bounds) = self.choices.into_bounded();
+        Story {
+            digest: std::hash::Hasher::finish(&self.digest),
+            choices,
+            bounds,
+            steps,
+            nodes: self.next_node,
+            lasted: self.schedule.now(),
+            violation: self.violation,
+            checkers: self.checkers.iter().map(|checker| checker.name()).collect(),
+            coverage: self.coverage,
+            sometimes: self.sometimes,
+            moments: self.moments,
+            moments_lost: self.moments_lost,
+        }
+    }
+
+    /// What a run that does not end waits for, in plain words.
+    fn under_way(&self) -> String {
+        let mut waits: BTreeMap<&'static str, usize> = BTreeMap::new();
+        for node in self.nodes.keys() {
+            *waits.entry(self.condition(*node)).or_default() += 1;
+        }
+        let waits: Vec<String> = waits.into_iter().map(|(words, count)| format!("{count} x {words}")).collect();
+        format!("under way: {} (make the tree smaller, or its calls shorter)", waits.join(", "))
+    }
+
     fn take(&mut self, Delivery { from, to, message }: Delivery<Address, Message>) {
         self.digest.fold(self.schedule.now(), &(from, to));
+        if self.telling == Telling::Whole {
+            self.tell(What::Delivery { from, to, words: message.words() });
+        }
         self.current = to;
         match (to, message) {
             (Address::Node(node), message) => self.node_hears(node, message),
@@ -175,6 +222,8 @@ impl<'a> World<'a> {
             (Address::Desk, Message::Desk(message)) => self.desk_hears(message),
             (Address::Person, Message::Shown(call, digest, ask)) => self.person_sees(call, &digest, ask),
             (Address::Journal, Message::Journal(message)) => self.journal_hears(&message),
+            (Address::Store, Message::Store(message)) => self.store_hears(message),
+            (Address::Client, Message::Strike(what)) => self.strike_all(what),
             // Nobody is there: it is dropped, with what it carries.
             (_, message) => drop(message),
         }
@@ -217,7 +266,7 @@ impl<'a> World<'a> {
     /// Writes to the journal. Inside a process its mailbox takes messages in the order in which they were sent,
     /// whoever sent them, so what caused an entry stands before it.
     fn write(&mut self, message: JournalMessage) {
-        let sender = if self.tamper.journal_keeps_causes() { Address::Journal } else { self.current };
+        let sender = if self.tamper.slips(Slip::ForgetsCauses) { self.current } else { Address::Journal };
         self.schedule.send(sender, Address::Journal, Message::Journal(message));
     }
 
@@ -232,14 +281,22 @@ impl<'a> World<'a> {
     fn happens(&mut self, happening: Happening) {
         let now = self.schedule.now();
         self.digest.fold(now, &happening);
-        if self.violation.is_some() {
-            return;
+        if self.violation.is_none() {
+            self.violation = self.checkers.iter_mut().find_map(|checker| {
+                let text = checker.see(now, &happening).err()?;
+                Some(Violation { checker: checker.name(), promise: checker.promise(), at: now, text })
+            });
         }
-        for checker in &mut self.checkers {
-            if let Err(text) = checker.see(now, &happening) {
-                self.violation = Some(Violation { promise: checker.promise(), at: now, text });
-                return;
-            }
+        if self.telling == Telling::Whole {
+            self.tell(What::Happening(happening));
+        }
+    }
+
+    fn tell(&mut self, what: What) {
+        if self.moments.len() < MOMENTS_MAX {
+            self.moments.push(Moment { at: self.schedule.now(), what });
+        } else {
+            self.moments_lost += 1;
         }
     }
 

@@ -41,6 +41,10 @@ impl Budget {
 }
 
 impl Checker for Budget {
+    fn name(&self) -> &'static str {
+        "budget"
+    }
+
     fn promise(&self) -> &'static str {
         "nothing is reserved beyond a budget"
     }

@@ -1,4 +1,5 @@
-//! Never more slots are lent than there are, whatever becomes of the lane, and every call that asks is answered once.
+//! Never more slots are lent than there are, whatever becomes of the lane, every call that asks is answered once, and
+//! nobody waits while a slot is free.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,12 +7,21 @@ use std::time::Duration;
 use super::{Checker, must};
 use crate::happening::Happening;
 use crate::remains::Remains;
+use crate::schedule::LATENCY_MAX;
+
+/// The deliveries, one after the other, within which a free slot finds who waits for it: it comes home, a lane that
+/// failed counts again, the question arrives.
+const SERVED_WITHIN: u32 = 3;
 
 /// What is lent and who was answered.
 #[derive(Debug)]
 pub struct Bulkhead {
     permits: usize,
     lent: usize,
+    /// Calls that wait and still want to.
+    waiting: usize,
+    /// When something was last asked, answered, or came home.
+    changed_at: Duration,
     answered: BTreeMap<u64, Answer>,
 }
 
@@ -25,11 +35,14 @@ enum Answer {
 impl Bulkhead {
     /// A lane with so many slots.
     pub fn new(permits: usize) -> Self {
-        Self { permits, lent: 0, answered: BTreeMap::new() }
+        Self { permits, lent: 0, waiting: 0, changed_at: Duration::ZERO, answered: BTreeMap::new() }
     }
 
     fn answer(&mut self, ticket: u64) -> Result<(), String> {
         let before = self.answered.insert(ticket, Answer::Given);
+        if before == Some(Answer::None) {
+            self.waiting -= 1;
+        }
         must(matches!(before, Some(Answer::None | Answer::Unwanted)), || {
             format!("attempt {ticket} was answered twice, or never made ({before:?})")
         })
@@ -37,13 +50,26 @@ impl Bulkhead {
 }
 
 impl Checker for Bulkhead {
+    fn name(&self) -> &'static str {
+        "bulkhead"
+    }
+
     fn promise(&self) -> &'static str {
         "a lane lends what it has and answers everybody once"
     }
 
-    fn see(&mut self, _now: Duration, happening: &Happening) -> Result<(), String> {
+    fn see(&mut self, now: Duration, happening: &Happening) -> Result<(), String> {
+        let (lent, permits, waiting) = (self.lent, self.permits, self.waiting);
+        let stalls = waiting > 0 && lent < permits && now > self.changed_at + LATENCY_MAX * SERVED_WITHIN;
+        must(!stalls, || {
+            format!("{waiting} calls wait since {:?}, and {lent} of {permits} slots are lent", self.changed_at)
+        })?;
+        if is_about_slots(happening) {
+            self.changed_at = now;
+        }
         match happening {
             Happening::SlotAsked { ticket } => {
+                self.waiting += 1;
                 self.answered.insert(*ticket, Answer::None);
                 Ok(())
             }
@@ -57,6 +83,7 @@ impl Checker for Bulkhead {
             Happening::SlotGivenUp { ticket } => {
                 if self.answered.get(ticket) == Some(&Answer::None) {
                     self.answered.insert(*ticket, Answer::Unwanted);
+                    self.waiting -= 1;
                 }
                 Ok(())
             }
@@ -72,4 +99,16 @@ impl Checker for Bulkhead {
         let waiting = self.answered.iter().find(|(_, answer)| **answer == Answer::None);
         must(waiting.is_none(), || format!("{waiting:?} was never answered"))
     }
+}
+
+fn is_about_slots(happening: &Happening) -> bool {
+    matches!(
+        happening,
+        Happening::SlotAsked { .. }
+            | Happening::SlotLent { .. }
+            | Happening::SlotShed { .. }
+            | Happening::SlotGivenUp { .. }
+            | Happening::SlotHome { .. }
+            | Happening::Fault { .. }
+    )
 }

@@ -28,6 +28,10 @@ impl Cancelled {
 }
 
 impl Checker for Cancelled {
+    fn name(&self) -> &'static str {
+        "cancelled"
+    }
+
     fn promise(&self) -> &'static str {
         "a cancel is obeyed in time"
     }

@@ -9,15 +9,27 @@ use super::{Checker, must};
 use crate::happening::Happening;
 use crate::remains::Remains;
 use crate::schedule::LATENCY_MAX;
-use crate::script::{CLOSE_AT, TOP_GRACE};
+use crate::script::TOP_GRACE;
 
 /// When the last node ended.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Converged {
+    close_at: Duration,
     last_end_at: Duration,
 }
 
+impl Converged {
+    /// For a host that closes at this moment.
+    pub fn new(close_at: Duration) -> Self {
+        Self { close_at, last_end_at: Duration::ZERO }
+    }
+}
+
 impl Checker for Converged {
+    fn name(&self) -> &'static str {
+        "converged"
+    }
+
     fn promise(&self) -> &'static str {
         "everything comes to rest"
     }
@@ -32,7 +44,7 @@ impl Checker for Converged {
     fn finish(&mut self, remains: &Remains) -> Result<(), String> {
         // What the top had to kill from above takes its own descendants with it, one delivery a level.
         let slack = LATENCY_MAX * (2 * DELIVERIES_MAX + 16);
-        let due = CLOSE_AT + TOP_GRACE + ABORT_WAIT + BACKSTOP + slack;
+        let due = self.close_at + TOP_GRACE + ABORT_WAIT + BACKSTOP + slack;
         must(self.last_end_at <= due, || format!("the last node ended at {:?}, due {due:?}", self.last_end_at))?;
         must(remains.nodes == 0, || format!("{} nodes live", remains.nodes))?;
         must(remains.bodies == 0, || format!("{} bodies that could end have not", remains.bodies))

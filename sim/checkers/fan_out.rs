@@ -1,4 +1,5 @@
-//! A fan-out never runs more than its width, and is done only when every member that was started has ended.
+//! A fan-out never runs more than its width, is done only when every member that was started has ended, and never
+//! stands still while nobody runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,18 +21,26 @@ struct Fan {
     width: usize,
     running: BTreeSet<usize>,
     begun: BTreeSet<usize>,
+    /// Since when nobody runs.
+    idle_since: Duration,
 }
 
 impl Checker for FanOuts {
+    fn name(&self) -> &'static str {
+        "fan-out"
+    }
+
     fn promise(&self) -> &'static str {
         "a fan-out keeps its width and waits for its members"
     }
 
-    fn see(&mut self, _now: Duration, happening: &Happening) -> Result<(), String> {
+    fn see(&mut self, now: Duration, happening: &Happening) -> Result<(), String> {
+        let still = self.fans.iter().find(|(_, fan)| fan.running.is_empty() && now > fan.idle_since);
+        must(still.is_none(), || format!("a fan-out stands still, and nobody runs: {still:?}"))?;
         match happening {
             Happening::FanBegan { node, members, width } => {
                 let (members, width) = (*members, *width);
-                let fan = Fan { members, width, running: BTreeSet::new(), begun: BTreeSet::new() };
+                let fan = Fan { members, width, running: BTreeSet::new(), begun: BTreeSet::new(), idle_since: now };
                 self.fans.insert(*node, fan);
                 Ok(())
             }
@@ -43,7 +52,10 @@ impl Checker for FanOuts {
                 must(running <= width, || format!("{running} members run, the width is {width}"))
             }
             Happening::MemberEnded { node, member } => {
-                let ended = self.fans.get_mut(node).is_some_and(|fan| fan.running.remove(member));
+                let ended = self.fans.get_mut(node).is_some_and(|fan| {
+                    fan.idle_since = now;
+                    fan.running.remove(member)
+                });
                 must(ended, || format!("member {member} ended and did not run"))
             }
             Happening::FanDone { node, ends } => {

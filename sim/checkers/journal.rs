@@ -18,6 +18,10 @@ pub struct Journal {
 }
 
 impl Checker for Journal {
+    fn name(&self) -> &'static str {
+        "journal"
+    }
+
     fn promise(&self) -> &'static str {
         "the journal has every call once, from opening to ending, without a gap"
     }

@@ -17,6 +17,10 @@ pub struct Leases {
 }
 
 impl Checker for Leases {
+    fn name(&self) -> &'static str {
+        "leases"
+    }
+
     fn promise(&self) -> &'static str {
         "every lease comes home once"
     }

@@ -1,4 +1,5 @@
-//! A question is answered exactly once or withdrawn, and nothing but a person's word approves.
+//! A question is answered exactly once or withdrawn, nothing but a person's word approves, and a desk that fails denies
+//! all that it kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,12 +7,16 @@ use std::time::Duration;
 use super::{Checker, must};
 use crate::happening::Happening;
 use crate::remains::Remains;
+use crate::workload::FaultKind;
 
 /// What became of each question.
 #[derive(Debug, Default)]
 pub struct Questions {
     open: BTreeMap<u64, Word>,
     approved: BTreeSet<u64>,
+    /// What was open when the desk failed, and when that was.
+    orphans: BTreeSet<u64>,
+    failed_at: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,12 +27,23 @@ enum Word {
 }
 
 impl Checker for Questions {
+    fn name(&self) -> &'static str {
+        "questions"
+    }
+
     fn promise(&self) -> &'static str {
         "a question is answered once, and approved by a person only"
     }
 
-    fn see(&mut self, _now: Duration, happening: &Happening) -> Result<(), String> {
+    fn see(&mut self, now: Duration, happening: &Happening) -> Result<(), String> {
+        let late = self.orphans.first().filter(|_| now > self.failed_at);
+        must(late.is_none(), || format!("question {late:?} was open when the desk failed, and is not denied"))?;
         match happening {
+            Happening::Fault { kind: FaultKind::DeskFails, .. } => {
+                self.failed_at = now;
+                self.orphans.extend(self.open.iter().filter(|(_, word)| **word == Word::None).map(|(ask, _)| *ask));
+                Ok(())
+            }
             Happening::Asked { ask } => {
                 self.open.insert(*ask, Word::None);
                 Ok(())
@@ -37,6 +53,7 @@ impl Checker for Questions {
                 Ok(())
             }
             Happening::Answered { ask, approved } => {
+                self.orphans.remove(ask);
                 let before = self.open.insert(*ask, Word::Given);
                 must(matches!(before, Some(Word::None | Word::Unwanted)), || {
                     format!("question {ask} was answered twice, or never asked ({before:?})")
@@ -46,6 +63,7 @@ impl Checker for Questions {
                 })
             }
             Happening::Withdrawn { ask } => {
+                self.orphans.remove(ask);
                 if self.open.get(ask) == Some(&Word::None) {
                     self.open.insert(*ask, Word::Unwanted);
                 }

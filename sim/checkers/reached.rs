@@ -34,6 +34,10 @@ impl Reached {
 }
 
 impl Checker for Reached {
+    fn name(&self) -> &'static str {
+        "reached"
+    }
+
     fn promise(&self) -> &'static str {
         "a cancel reaches every level at once"
     }

@@ -33,6 +33,10 @@ impl Settled {
 }
 
 impl Checker for Settled {
+    fn name(&self) -> &'static str {
+        "settled"
+    }
+
     fn promise(&self) -> &'static str {
         "a node ends after its body and its children"
     }

@@ -16,6 +16,10 @@ pub struct Terminal {
 }
 
 impl Checker for Terminal {
+    fn name(&self) -> &'static str {
+        "terminal"
+    }
+
     fn promise(&self) -> &'static str {
         "a node ends exactly once"
     }

@@ -16,6 +16,10 @@ pub struct Waiters {
 }
 
 impl Checker for Waiters {
+    fn name(&self) -> &'static str {
+        "waiters"
+    }
+
     fn promise(&self) -> &'static str {
         "a waiter is told exactly once"
     }

@@ -14,11 +14,14 @@ use toolwarden_actors::permit_pool::Message as PoolMessage;
 use toolwarden_actors::waiting_line::Ticket;
 use toolwarden_tools::cancellation::CancelReason;
 
-use crate::happening::Happening;
+use crate::happening::{Happening, Stage};
 use crate::message::{
     Address, Birth, BodyMessage, DeskMessage, JournalMessage, LedgerMessage, Message, ReservationHome, SlotHome,
+    StoreMessage,
 };
-use crate::script::{Act, Manner, Script, closing};
+use crate::script::{Act, Script, closing};
+use crate::tamper::Slip;
+use crate::workload::Manner;
 
 use super::World;
 
@@ -46,6 +49,7 @@ pub(super) struct Body {
     to_use: u64,
     waiters: BTreeSet<NodeId>,
     fan: Option<Fan>,
+    retried: bool,
 }
 
 /// What a body waits for.
@@ -64,6 +68,7 @@ enum Wait {
     Person(AskId),
     Children,
     Fan,
+    Store,
 }
 
 #[derive(Debug)]
@@ -108,11 +113,29 @@ impl Body {
             to_use: 0,
             waiters: BTreeSet::new(),
             fan: None,
+            retried: false,
         }
     }
 
     pub(super) fn spins_for_ever(&self) -> bool {
         self.wait == Wait::SpinForEver
+    }
+
+    /// What it waits for, in plain words.
+    pub(super) fn words(&self) -> &'static str {
+        match self.wait {
+            Wait::Turn => "a body that is about to begin",
+            Wait::Span(_) => "a body at work",
+            Wait::Spin(_) | Wait::SpinForEver => "a body that does not yield",
+            Wait::Ever => "a body that hangs",
+            Wait::Account => "a body that waits for its account",
+            Wait::Slot(_) => "a body that waits for a slot",
+            Wait::Budget => "a body that waits for a reservation",
+            Wait::Person(_) => "a body that waits for a person",
+            Wait::Children => "a body that waits for children",
+            Wait::Fan => "a body that runs a fan-out",
+            Wait::Store => "a body that waits for its record",
+        }
     }
 
     /// Its node has ended without it: its invocation's debts are paid for it, also when it never stops.
@@ -187,8 +210,11 @@ impl World<'_> {
                     return false;
                 }
                 match answer {
-                    Ok(_) if body.paid_for => body.give_up(),
-                    Ok(slot) => body.slots.push(slot),
+                    Ok(_) if body.paid_for && !self.tamper.slips(Slip::KeepsLateLeases) => body.give_up(),
+                    Ok(slot) => {
+                        body.slots.push(slot);
+                        self.happens(Happening::Passed { node: body.node, stage: Stage::Admission });
+                    }
                     Err(_) => body.give_up(),
                 }
                 true
@@ -199,7 +225,10 @@ impl World<'_> {
                 }
                 match reservation {
                     Some(_) if body.paid_for => body.give_up(),
-                    Some(reservation) => body.reservations.push((reservation, body.to_use)),
+                    Some(reservation) => {
+                        body.reservations.push((reservation, body.to_use));
+                        self.happens(Happening::Passed { node: body.node, stage: Stage::Budget });
+                    }
                     None => body.give_up(),
                 }
                 true
@@ -208,12 +237,24 @@ impl World<'_> {
                 if body.wait != Wait::Person(ask) {
                     return false;
                 }
-                if !matches!(answer, Answer::Approved | Answer::ApprovedAlways) {
+                if matches!(answer, Answer::Approved | Answer::ApprovedAlways) {
+                    self.happens(Happening::Passed { node: body.node, stage: Stage::Confirmation });
+                } else if !self.tamper.slips(Slip::HearsNoAsYes) {
                     body.give_up();
                 }
                 true
             }
             BodyMessage::AccountReady => body.wait == Wait::Account,
+            BodyMessage::Recorded(durable) => {
+                if body.wait != Wait::Store {
+                    return false;
+                }
+                if !durable {
+                    self.covers("a record that failed");
+                    body.give_up();
+                }
+                true
+            }
             BodyMessage::Begin | BodyMessage::Signal | BodyMessage::Abort => false,
         }
     }
@@ -301,6 +342,14 @@ impl World<'_> {
                     }
                     return;
                 }
+                Flow::Over(BodyEnd::Panicked(_))
+                    if body.kind == NodeKind::Invocation
+                        && !body.retried
+                        && self.tamper.slips(Slip::RetriesAfterEffects) =>
+                {
+                    body.retried = true;
+                    body.acts.push(Act::Begin);
+                }
                 Flow::Over(end) => {
                     self.drop_body(body, end);
                     return;
@@ -336,6 +385,9 @@ impl World<'_> {
                 self.send(Address::Ledger, Message::Ledger(LedgerMessage::Close(body.session)));
                 Flow::On
             }
+            Act::Ask if self.tamper.slips(Slip::SkipsConfirmation) => Flow::On,
+            Act::Reserve { .. } if self.tamper.slips(Slip::SkipsBudget) => Flow::On,
+            Act::Slot if self.tamper.slips(Slip::SkipsAdmission) => Flow::On,
             Act::Reserve { asked: calls, used } => {
                 body.to_use = used;
                 let wish = LedgerMessage::Reserve { session: body.session, calls, body: id };
@@ -343,18 +395,36 @@ impl World<'_> {
                 Flow::Waits(Wait::Budget)
             }
             Act::Slot => match self.want_slot(id, body.session) {
-                Ok(slot) if body.paid_for => {
+                Ok(slot) if body.paid_for && !self.tamper.slips(Slip::KeepsLateLeases) => {
                     drop(slot);
                     body.give_up();
                     Flow::On
                 }
                 Ok(slot) => {
                     body.slots.push(slot);
+                    self.happens(Happening::Passed { node: id, stage: Stage::Admission });
                     Flow::On
                 }
                 Err(ticket) => Flow::Waits(Wait::Slot(ticket)),
             },
             Act::Ask => Flow::Waits(Wait::Person(self.ask_person(id, body.session))),
+            Act::Record => {
+                self.send(Address::Store, Message::Store(StoreMessage::Record(id)));
+                if self.tamper.slips(Slip::StartsBeforeRecord) { Flow::On } else { Flow::Waits(Wait::Store) }
+            }
+            // Nobody vouches for a call that was given up on: its tool does not start.
+            Act::Begin if body.paid_for && !self.tamper.slips(Slip::KeepsLateLeases) => {
+                body.give_up();
+                Flow::On
+            }
+            Act::Begin => {
+                self.happens(Happening::ToolBegan { node: id });
+                Flow::On
+            }
+            Act::Fail => {
+                go_home(body, CallHealth::Failed);
+                Flow::On
+            }
             Act::GoHome => {
                 go_home(body, CallHealth::Succeeded);
                 Flow::On
@@ -373,7 +443,7 @@ impl World<'_> {
             }
             Act::FanOut { members, plan } => self.begin_fan(body, members, plan),
             Act::WriteEnding => {
-                if !self.endings_said.insert(id) && !self.tamper.says_endings_twice() {
+                if !self.endings_said.insert(id) && !self.tamper.slips(Slip::SaysEndingsTwice) {
                     return Flow::On;
                 }
                 Flow::Told
@@ -438,6 +508,8 @@ impl World<'_> {
         self.drop_waiters(&mut body);
         if returned {
             go_home(&mut body, CallHealth::Succeeded);
+        } else if self.tamper.slips(Slip::LeaksDroppedLeases) {
+            body.slots.drain(..).for_each(std::mem::forget);
         }
         drop(body);
         self.bring_home();

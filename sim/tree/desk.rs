@@ -10,6 +10,8 @@ use toolwarden_tools::ids::InvocationId;
 
 use crate::happening::Happening;
 use crate::message::{Address, AskWaiter, BodyMessage, DeskMessage, Message};
+use crate::tamper::Slip;
+use crate::workload::Person;
 
 use super::World;
 use super::ledger::session_id;
@@ -32,6 +34,13 @@ impl Desk {
     /// Questions that are open in the machine itself.
     pub(super) fn open(&self, now: Duration) -> usize {
         self.sessions.iter().map(|session| self.questions.pending(&session_id(*session), now).len()).sum()
+    }
+}
+
+impl Desk {
+    /// Whether the machine waits for a person.
+    pub(super) fn questions_are_open(&self) -> bool {
+        self.questions.next_due().is_some()
     }
 }
 
@@ -73,6 +82,30 @@ impl World<'_> {
                 self.desk.questions.expire(now, &mut told);
             }
         }
+        self.tell_answers(told);
+    }
+
+    /// Whoever keeps the questions fails and is started anew: all that are open are denied.
+    pub(super) fn desk_fails(&mut self) {
+        self.current = Address::Desk;
+        let mut told = Vec::new();
+        if !self.tamper.slips(Slip::ForgetsTheQuestions) {
+            self.desk.questions.close(&mut told);
+        }
+        for message in self.schedule.empty_mailbox(Address::Desk) {
+            if let Message::Desk(DeskMessage::Ask(_, _, waiter)) = message {
+                told.push(Told { waiter, answer: Answer::Unavailable });
+            }
+        }
+        if !told.is_empty() {
+            self.covers("a desk that fails with questions open");
+        }
+        self.desk.questions = OpenQuestions::default();
+        self.desk.wound_for = None;
+        self.tell_answers(told);
+    }
+
+    fn tell_answers(&mut self, told: Vec<Told<AskWaiter>>) {
         for Told { waiter, answer } in told {
             if answer == Answer::TimedOut {
                 self.covers("a question that nobody answered");
@@ -86,13 +119,21 @@ impl World<'_> {
     /// A person looks at a question: says yes or no, twice, about something else, or nothing at all.
     pub(super) fn person_sees(&mut self, call: InvocationId, digest: &Digest, ask: AskId) {
         let approve = Reply::Approve;
-        let (other, replies) = match self.choices.below(6) {
-            0 => (false, vec![approve]),
-            1 => (false, vec![Reply::Reject(None)]),
-            2 => (false, vec![approve, Reply::Reject(None)]),
-            3 => (true, vec![approve]),
-            4 => (false, vec![Reply::ApproveAlways]),
-            _ => (false, Vec::new()),
+        let person = match self.workload.person {
+            Person::Any => {
+                use Person as P;
+                let all = [P::Approves, P::Rejects, P::Contradicts, P::Mistakes, P::ApprovesAlways, P::Absent];
+                all[self.choices.below(6) as usize]
+            }
+            one => one,
+        };
+        let (other, replies) = match person {
+            Person::Approves | Person::Any => (false, vec![approve]),
+            Person::Rejects => (false, vec![Reply::Reject(None)]),
+            Person::Contradicts => (false, vec![approve, Reply::Reject(None)]),
+            Person::Mistakes => (true, vec![approve]),
+            Person::ApprovesAlways => (false, vec![Reply::ApproveAlways]),
+            Person::Absent => (false, Vec::new()),
         };
         if !other && replies.iter().any(|reply| *reply != Reply::Reject(None)) {
             self.happens(Happening::Approved { ask: ask.0 });

@@ -1,46 +1,106 @@
-//! The faults that a run may make: what hosts, clocks and broken actors do at any moment.
+//! The faults that a run may make: what hosts, clocks and broken actors do, at any moment or right behind an effect.
+//!
+//! Each fault notes what it met, so that a search can say which faults have met which states, and which never have.
 
 use std::time::Duration;
 
-use toolwarden_actors::node::{NodeEvent, NodeId};
+use toolwarden_actors::node::{NodeEvent, NodeId, NodeKind};
 use toolwarden_tools::cancellation::CancelReason;
 
 use crate::happening::Happening;
 use crate::message::{Address, LedgerMessage, Message};
+use crate::workload::{CancelTarget, FaultKind};
 
 use super::World;
 
-/// How many kinds of faults there are.
-pub(super) const FAULTS: u32 = 8;
+/// What follows an effect of a node, when a fault does.
+const AT_EFFECTS: [FaultKind; 4] = [FaultKind::Cancel, FaultKind::Kill, FaultKind::Crash, FaultKind::CancelFromAbove];
 
 impl World<'_> {
-    /// Makes a fault of this kind, below [`FAULTS`], at a node of its choice: the youngest by default, because its
-    /// start is likely still under way.
-    pub(super) fn make_fault(&mut self, kind: u32) {
-        let living = self.living();
-        let at = self.choices.below(u32::try_from(living.len()).unwrap_or(u32::MAX)) as usize;
-        let Some(node) = living.iter().nth(at).map(|node| node.0) else { return };
-        self.happens(Happening::Fault { kind });
-        self.current = Address::Client;
+    /// The kinds of faults that this world makes.
+    pub(super) fn fault_kinds(&self) -> &[FaultKind] {
+        match self.workload.faults.kinds.as_slice() {
+            [] => &FaultKind::ALL,
+            some => some,
+        }
+    }
+
+    /// Makes a fault of the kind of this number, at a node of its choice: the youngest by default, because its start
+    /// is likely still under way.
+    pub(super) fn make_fault(&mut self, number: u32) {
+        let Some(kind) = self.fault_kinds().get(number as usize).copied() else { return };
+        let at = self.choices.below(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)) as usize;
+        let Some(node) = self.nodes.keys().rev().nth(at).copied() else { return };
+        let met = match kind {
+            FaultKind::LaneFails => self.lane.words(self.schedule.now()),
+            FaultKind::StoreFails if self.store.is_busy() => "a fact log with a batch under way",
+            FaultKind::StoreFails => "an idle fact log",
+            FaultKind::DeskFails if self.desk.questions_are_open() => "a desk with questions open",
+            FaultKind::DeskFails => "an idle desk",
+            _ => self.condition(node),
+        };
+        self.fault(kind, node, met);
+    }
+
+    /// Right behind the effects of a step of a node's machine, a fault now and then.
+    pub(super) fn fault_point(&mut self, node: NodeId, met: &'static str) {
+        let one_in = self.workload.faults.at_effects_one_in;
+        if one_in == 0 || self.faults_stopped {
+            return;
+        }
+        let kinds = u32::try_from(AT_EFFECTS.len()).unwrap_or(0);
+        if let Some(number) = self.choices.rarely(one_in, kinds)
+            && let Some(kind) = AT_EFFECTS.get(number as usize)
+        {
+            self.fault(*kind, node, met);
+        }
+    }
+
+    fn fault(&mut self, kind: FaultKind, node: NodeId, met: &'static str) {
+        let is_shared = matches!(kind, FaultKind::LaneFails | FaultKind::DeskFails | FaultKind::StoreFails);
+        self.happens(Happening::Fault { kind, node: (!is_shared).then_some(node) });
+        *self.sometimes.entry((kind.words(), met)).or_default() += 1;
+        let before = std::mem::replace(&mut self.current, Address::Client);
         match kind {
-            0 => self.strike(node, NodeEvent::Cancel(CancelReason::Requested)),
-            1 => {
+            FaultKind::Cancel => self.strike(node, NodeEvent::Cancel(CancelReason::Requested)),
+            FaultKind::CancelTwice => {
                 self.covers("a cancel given twice");
                 self.strike(node, NodeEvent::Cancel(CancelReason::SessionClosed));
                 self.strike(node, NodeEvent::Cancel(CancelReason::Requested));
             }
-            2 => self.strike(node, NodeEvent::Kill(CancelReason::Requested)),
-            3 => self.strike_from_above(node),
-            4 => self.limit(node, Duration::from_millis(3)),
-            5 => self.crash(node),
-            6 => self.lane_fails(),
-            _ => {
+            FaultKind::Kill => self.strike(node, NodeEvent::Kill(CancelReason::Requested)),
+            FaultKind::CancelFromAbove => self.strike_from_above(node),
+            FaultKind::Deadline => self.limit(node, Duration::from_millis(3)),
+            FaultKind::Crash => self.crash(node),
+            FaultKind::LaneFails => self.lane_fails(),
+            FaultKind::DeskFails => self.desk_fails(),
+            FaultKind::StoreFails => self.store_fails(),
+            FaultKind::AccountCloses => {
                 self.covers("an account closed while it is used");
                 let session = self.bodies.get(&node).map_or(node, |body| body.session);
                 self.send(Address::Ledger, Message::Ledger(LedgerMessage::Close(session)));
             }
         }
         self.bring_home();
+        self.current = before;
+    }
+
+    /// The host cancels all that live of a kind.
+    pub(super) fn strike_all(&mut self, what: CancelTarget) {
+        let kind = match what {
+            CancelTarget::Everything => NodeKind::Sessions,
+            CancelTarget::Sessions => NodeKind::Session,
+            CancelTarget::Runs => NodeKind::Run,
+            CancelTarget::Calls => NodeKind::Invocation,
+            CancelTarget::Batches => NodeKind::FanOut,
+            CancelTarget::Commands => NodeKind::ProcessGroup,
+        };
+        let hit: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| node.kind == kind).map(|(id, _)| *id).collect();
+        for node in hit {
+            let met = self.condition(node);
+            *self.sometimes.entry(("cancel at a set time", met)).or_default() += 1;
+            self.strike(node, NodeEvent::Cancel(CancelReason::Requested));
+        }
     }
 
     fn strike(&mut self, node: NodeId, event: NodeEvent) {

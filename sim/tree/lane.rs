@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use toolwarden_actors::circuit_breaker::CallHealth;
+use toolwarden_actors::circuit_breaker::{BreakerLimits, CallHealth};
 use toolwarden_actors::lease::Lease;
 use toolwarden_actors::node::NodeId;
 use toolwarden_actors::permit_pool::{BulkheadLimits, Effect, Message as PoolMessage, PermitPool, Shed};
@@ -15,7 +15,8 @@ use toolwarden_actors::waiting_line::{Holder, Ticket};
 
 use crate::happening::Happening;
 use crate::message::{Address, BodyMessage, Message, SlotHome, SlotWaiter};
-use crate::script::Workload;
+use crate::tamper::Slip;
+use crate::workload::Workload;
 
 use super::World;
 use super::node::invocation_id;
@@ -36,14 +37,32 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(workload: &Workload) -> Self {
-        let limits = BulkheadLimits { permits: workload.permits, queue_max: workload.queue_max, breaker: None };
+        let sizes = workload.limits;
+        let breaker = BreakerLimits { failures_max: sizes.breaker_failures, ..BreakerLimits::default() };
+        let limits = BulkheadLimits {
+            permits: sizes.permits as usize,
+            queue_max: sizes.queue_max as usize,
+            breaker: (sizes.breaker_failures > 0).then_some(breaker),
+        };
         let (pool, turnstile) = (PermitPool::new(limits), Turnstile::new(limits.permits));
-        turnstile.open();
+        if pool.lets_pass() {
+            turnstile.open();
+        }
         Self { limits, pool, life: 0, turnstile, own_live: 0, elsewhere: 0, next_ticket: 0 }
     }
 
     pub(super) fn in_use(&self) -> usize {
         self.turnstile.out()
+    }
+
+    /// In plain words, for what a fault met.
+    pub(super) fn words(&self, now: Duration) -> &'static str {
+        match (self.turnstile.out(), self.waiting(now)) {
+            (0, 0) => "an idle lane",
+            (0, _) => "a lane with a line and no slot out",
+            (_, 0) => "a lane with slots out",
+            _ => "a lane with slots out and a line",
+        }
     }
 
     pub(super) fn waiting(&self, now: Duration) -> usize {
@@ -57,6 +76,7 @@ impl World<'_> {
         let ticket = Ticket(self.lane.next_ticket);
         self.lane.next_ticket += 1;
         self.happens(Happening::SlotAsked { ticket: ticket.0 });
+        self.happens(Happening::SlotFor { ticket: ticket.0, node: body });
         if self.lane.turnstile.pass() {
             self.covers("a slot taken in passing");
             self.happens(Happening::SlotLent { ticket: ticket.0 });
@@ -114,6 +134,7 @@ impl World<'_> {
     fn shed(&mut self, waiter: SlotWaiter, shed: Shed) {
         self.covers(match shed {
             Shed::QueueFull { .. } => "a full line",
+            Shed::BreakerOpen { .. } => "an open breaker",
             _ => "a lane that is not there",
         });
         self.happens(Happening::SlotShed { ticket: waiter.ticket.0 });
@@ -140,7 +161,9 @@ impl World<'_> {
     pub(super) fn lane_fails(&mut self) {
         self.current = Address::Lane;
         let mut told = Vec::new();
-        self.lane.pool.close(&mut told);
+        if !self.tamper.slips(Slip::ForgetsTheLine) {
+            self.lane.pool.close(&mut told);
+        }
         for message in self.schedule.empty_mailbox(Address::Lane) {
             if let Message::Pool(PoolMessage::Acquire { waiter, .. }) = message {
                 told.push(Effect::Shed { waiter, shed: Shed::NotRunning });

@@ -76,9 +76,9 @@ impl World<'_> {
 
     /// One account above all, that allows a little less than all sessions together, and one for each session.
     fn open_account(&mut self, session: NodeId) {
-        let calls_max = self.workload.calls_max;
+        let calls_max = self.workload.limits.calls_max;
         if !std::mem::replace(&mut self.ledger.has_whole, true) {
-            let whole = (calls_max * u64::from(self.workload.sessions)).saturating_sub(2);
+            let whole = (calls_max * u64::from(self.workload.tree.sessions)).saturating_sub(2);
             if self.ledger.accounts.open(account_id(WHOLE), None, limits(whole)).is_ok() {
                 self.happens(Happening::AccountOpened { account: WHOLE, parent: None, calls_max: whole });
             }

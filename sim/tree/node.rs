@@ -1,6 +1,6 @@
 //! The simulated mount of a node: gives events to its machine and carries its effects out on the schedule.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use toolwarden_actors::node::{BodyEnd, Ending, NodeEffect, NodeEvent, NodeId, NodeKind, NodeMachine, NodeTimer};
@@ -10,6 +10,7 @@ use toolwarden_tools::ids::InvocationId;
 use crate::happening::{End, Happening};
 use crate::message::{Address, Birth, BodyMessage, JournalMessage, Message, body_over};
 use crate::script::Script;
+use crate::tamper::Slip;
 
 use super::World;
 use super::body::Body;
@@ -47,6 +48,21 @@ pub(super) fn invocation_id(node: NodeId) -> InvocationId {
 
 fn lost() -> Ending {
     Ending { body: BodyEnd::Lost, cancel: None, unsettled_children: 0 }
+}
+
+/// What a machine just did, in plain words, for a fault that follows it.
+fn effect_words(effect: &NodeEffect) -> &'static str {
+    match effect {
+        NodeEffect::StartBody => "a node that just started its body",
+        NodeEffect::SignalBody(_) => "a node that just signalled its body",
+        NodeEffect::AbortBody => "a node that just aborted its body",
+        NodeEffect::StartChild(_) => "a node that just started a child",
+        NodeEffect::RefuseChild(..) => "a node that just refused a child",
+        NodeEffect::CancelChild(..) => "a node that just cancelled a child",
+        NodeEffect::KillChild(..) | NodeEffect::KillActor(_) => "a node that just killed a child",
+        NodeEffect::Arm(..) => "a node that just armed a timer",
+        NodeEffect::End(_) => "a node that just ended",
+    }
 }
 
 impl World<'_> {
@@ -111,8 +127,12 @@ impl World<'_> {
         if let Some(node) = self.nodes.get_mut(&id) {
             self.tamper.node(id, &mut node.machine, event, &mut effects);
         }
+        let met = effects.last().map(effect_words);
         for effect in effects {
             self.carry_out(id, effect);
+        }
+        if let Some(met) = met {
+            self.fault_point(id, met);
         }
     }
 
@@ -166,9 +186,13 @@ impl World<'_> {
     fn start_body(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let Some(script) = node.script.take() else { return };
+        let asks = (node.kind == NodeKind::Invocation).then_some(script.asks);
         let body = Body::new(id, node.session, script);
         self.bodies.insert(id, body);
         self.happens(Happening::BodyAsked { node: id });
+        if let Some(asks) = asks {
+            self.happens(Happening::Proposed { node: id, asks });
+        }
         self.tell_body(id, BodyMessage::Begin);
     }
 
@@ -197,6 +221,9 @@ impl World<'_> {
     fn tell_waiter(&mut self, child: NodeId, waiter: Option<NodeId>, ending: Ending) {
         if let Some(body) = waiter {
             self.happens(Happening::WaiterTold { node: child });
+            if self.tamper.slips(Slip::TellsWaitersTwice) {
+                self.happens(Happening::WaiterTold { node: child });
+            }
             self.tell_body(body, BodyMessage::ChildEnd(child, ending));
         }
     }
@@ -250,7 +277,9 @@ impl World<'_> {
         for (child, waiter) in &node.children {
             self.schedule.send(Address::Link(id), Address::Node(*child), Message::Die);
             // The way back goes with the state, and whoever waits learns it.
-            self.tell_waiter(*child, *waiter, lost());
+            if !self.tamper.slips(Slip::ForgetsWaiters) {
+                self.tell_waiter(*child, *waiter, lost());
+            }
         }
     }
 
@@ -276,10 +305,12 @@ impl World<'_> {
 
     /// The epilogue of an invocation: its leases go home, and its ending is said when its body did not say it.
     fn say_ending(&mut self, id: NodeId, kind: NodeKind) {
-        if let Some(body) = self.bodies.get_mut(&id) {
+        if let Some(body) = self.bodies.get_mut(&id)
+            && !self.tamper.slips(Slip::ForgetsDebts)
+        {
             body.pay_debts();
         }
-        if kind == NodeKind::Invocation && (self.endings_said.insert(id) || self.tamper.says_endings_twice()) {
+        if kind == NodeKind::Invocation && (self.endings_said.insert(id) || self.tamper.slips(Slip::SaysEndingsTwice)) {
             self.write(JournalMessage::Ends(id, false));
         }
     }
@@ -294,8 +325,14 @@ impl World<'_> {
         self.schedule.send(Address::Body(id), Address::Node(id), Message::Event(NodeEvent::CancelChild(child, reason)));
     }
 
-    /// Live nodes, the youngest first.
-    pub(super) fn living(&self) -> BTreeSet<std::cmp::Reverse<NodeId>> {
-        self.nodes.keys().copied().map(std::cmp::Reverse).collect()
+    /// How a node stands, in plain words, for what a fault met.
+    pub(super) fn condition(&self, id: NodeId) -> &'static str {
+        match (self.nodes.get(&id), self.bodies.get(&id)) {
+            (None, _) => "a node that is gone",
+            (Some(node), None) if node.script.is_some() => "a node that has not begun",
+            (Some(node), None) if node.children.is_empty() => "a node whose body is over",
+            (Some(_), None) => "a node that waits for its children",
+            (Some(_), Some(body)) => body.words(),
+        }
     }
 }

@@ -75,6 +75,14 @@ impl Log {
     }
 }
 
+impl Recovered {
+    /// What the bytes of a log and of a snapshot hold, wherever they come from.
+    pub fn from_bytes(log: Vec<u8>, snapshot: Option<Vec<u8>>) -> Self {
+        let Scan { log, torn_bytes, damage, .. } = scan(log);
+        Self { snapshot, log, torn_bytes, damage }
+    }
+}
+
 /// A log that was read.
 pub(crate) struct Scan {
     pub(crate) log: Log,

@@ -1,0 +1,250 @@
+//! Makes a failing case small: first its choices, then its world (fewer faults, cancels, sessions, runs, calls, members,
+//! levels, plainer bodies), searching again after each step, then its choices once more.
+//!
+//! What is kept fails by the same checker, always. The case is written as a scenario file with its choices in it, so
+//! that anybody can run it again with one command and nothing but that file.
+
+use crate::driver::run;
+use crate::play::{Faults, Play};
+use crate::scenario::{Plan, Scenario};
+use crate::seed::Choices;
+use crate::shrink::shrink;
+use crate::workload::{Behaviour, FaultKind, Mix, Workload};
+
+/// Seeds that are tried in a world that was made smaller.
+pub const SEARCH_SEEDS: u64 = 120;
+/// Most steps towards a smaller world.
+pub const ROUNDS_MAX: usize = 64;
+/// No further step is made after so many runs.
+pub const ATTEMPTS_MAX: usize = 30_000;
+/// A search in a smaller world stops after so many failing runs and takes the shortest.
+const ENOUGH: usize = 3;
+
+/// A case that was made small.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Small {
+    /// The scenario with the choices in it.
+    pub scenario: Scenario,
+    /// How many runs it took.
+    pub attempts: usize,
+}
+
+/// Makes the case of these choices small; none when it does not break a promise at all.
+pub fn minimise(scenario: &Scenario, choices: Choices) -> Option<Small> {
+    let story = run(scenario, choices);
+    let checker = story.violation?.checker;
+    let mut search = Search { checker, attempts: 1 };
+    let mut scenario = scenario.clone();
+    let mut list = search.cut(&scenario, story.choices);
+    for _ in 0..ROUNDS_MAX {
+        let before = scenario.plan.clone();
+        for plan in smaller(&scenario.plan) {
+            if search.attempts >= ATTEMPTS_MAX {
+                break;
+            }
+            let candidate = Scenario { plan, choices: None, ..scenario.clone() };
+            if let Some(found) = search.again(&candidate, &list) {
+                list = search.cut(&candidate, found);
+                scenario = candidate;
+                break;
+            }
+        }
+        if scenario.plan == before {
+            break;
+        }
+    }
+    scenario.choices = Some(list);
+    Some(Small { scenario, attempts: search.attempts })
+}
+
+struct Search {
+    checker: &'static str,
+    attempts: usize,
+}
+
+impl Search {
+    /// The choices of a run when it fails as wanted.
+    fn failing(&mut self, scenario: &Scenario, choices: Choices) -> Option<Vec<u32>> {
+        self.attempts += 1;
+        let story = run(scenario, choices);
+        story.violation.is_some_and(|violation| violation.checker == self.checker).then_some(story.choices)
+    }
+
+    fn cut(&mut self, scenario: &Scenario, list: Vec<u32>) -> Vec<u32> {
+        let checker = self.checker;
+        let shrunk = shrink(list, |list| {
+            let story = run(scenario, Choices::from_list(list.to_vec()));
+            story.violation.is_some_and(|violation| violation.checker == checker)
+        });
+        self.attempts += shrunk.attempts;
+        shrunk.choices
+    }
+
+    /// Looks for a failing run in a world that was made smaller: the same choices first, then other seeds.
+    fn again(&mut self, scenario: &Scenario, list: &[u32]) -> Option<Vec<u32>> {
+        if self.failing(scenario, Choices::from_list(list.to_vec())).is_some() {
+            return Some(list.to_vec());
+        }
+        let mut found: Vec<Vec<u32>> = Vec::new();
+        for seed in 0..SEARCH_SEEDS {
+            found.extend(self.failing(scenario, Choices::from_seed(seed)));
+            if found.len() >= ENOUGH {
+                break;
+            }
+        }
+        found.into_iter().min_by_key(Vec::len)
+    }
+}
+
+/// Every way to make a plan one step smaller, the largest steps first.
+fn smaller(plan: &Plan) -> Vec<Plan> {
+    match plan {
+        Plan::Machines(workload) => {
+            let worlds = smaller_worlds(workload);
+            worlds.into_iter().map(|workload| Plan::Machines(Box::new(workload))).collect()
+        }
+        Plan::World(play) => smaller_plays(play).into_iter().map(|play| Plan::World(Box::new(play))).collect(),
+    }
+}
+
+fn smaller_plays(play: &Play) -> Vec<Play> {
+    let mut plays = Vec::new();
+    let mut changed = |change: &dyn Fn(&mut Play)| {
+        let mut smaller = play.clone();
+        change(&mut smaller);
+        if smaller != *play {
+            plays.push(smaller);
+        }
+    };
+    changed(&|play| play.faults = Faults::default());
+    changed(&|play| play.acts.clear());
+    let faults: [fn(&mut Faults); 8] = [
+        |faults| faults.files = false,
+        |faults| faults.processes = false,
+        |faults| faults.store = false,
+        |faults| faults.blobs = false,
+        |faults| faults.http = false,
+        |faults| faults.model = false,
+        |faults| faults.person = false,
+        |faults| faults.tools = false,
+    ];
+    for fault in faults {
+        changed(&|play| fault(&mut play.faults));
+    }
+    changed(&|play| play.hostile = false);
+    for at in 0..play.acts.len() {
+        changed(&|play| {
+            play.acts.remove(at);
+        });
+    }
+    changed(&|play| play.acts_max = play.acts_max.min(1));
+    changed(&|play| play.sessions.truncate(1));
+    changed(&|play| play.sessions.iter_mut().for_each(|prompts| prompts.truncate(1)));
+    plays
+}
+
+fn smaller_worlds(workload: &Workload) -> Vec<Workload> {
+    let mut worlds = Vec::new();
+    let mut changed = |change: &dyn Fn(&mut Workload)| {
+        let mut world = workload.clone();
+        change(&mut world);
+        if world != *workload {
+            worlds.push(world);
+        }
+    };
+    let none = |world: &mut Workload| (world.faults.one_in, world.faults.at_effects_one_in) = (Some(0), 0);
+    changed(&none);
+    changed(&|world| world.faults.at_effects_one_in = 0);
+    changed(&|world| world.cancel.clear());
+    for at in 0..workload.cancel.len() {
+        changed(&|world| {
+            let _ = world.cancel.remove(at);
+        });
+    }
+    // Without faults their kinds make no difference.
+    if workload.faults.one_in != Some(0) {
+        for kind in FaultKind::ALL {
+            changed(&|world| leave_one_out(&mut world.faults.kinds, kind));
+        }
+    }
+    for of in [
+        (|world| &mut world.tree.sessions) as fn(&mut Workload) -> &mut u32,
+        |world| &mut world.tree.runs,
+        |world| &mut world.tree.calls,
+        |world| &mut world.tree.members,
+        |world| &mut world.tree.width,
+    ] {
+        changed(&|world| *of(world) = 1);
+        changed(&|world| *of(world) = of(world).div_ceil(2));
+        changed(&|world| *of(world) = of(world).saturating_sub(1).max(1));
+    }
+    changed(&|world| world.tree.depth = 0);
+    changed(&|world| world.tree.depth = world.tree.depth.saturating_sub(1));
+    changed(&|world| world.bodies.asks_one_in = 0);
+    changed(&|world| world.bodies.manners.truncate(1));
+    changed(&|world| world.bodies.graces_ms.truncate(1));
+    changed(&|world| world.limits.sync_ms_max = 0);
+    for of in [
+        (|world| &mut world.commands) as fn(&mut Workload) -> &mut Mix,
+        |world| &mut world.leaves,
+        |world| &mut world.calls,
+    ] {
+        changed(&|world| *of(world) = Mix::new([(Behaviour::Work, 1)]));
+        let kinds: Vec<Behaviour> = of(&mut workload.clone()).weights().iter().map(|(kind, _)| *kind).collect();
+        for kind in kinds.iter().filter(|_| kinds.len() > 1) {
+            changed(&|world| *of(world) = without(of(world), *kind));
+        }
+    }
+    changed(&|world| world.tree.exact = true);
+    worlds
+}
+
+/// Takes a kind out of a list of which the empty one means all.
+fn leave_one_out(kinds: &mut Vec<FaultKind>, out: FaultKind) {
+    if kinds.is_empty() {
+        kinds.extend(FaultKind::ALL);
+    }
+    if kinds.len() > 1 {
+        kinds.retain(|kind| *kind != out);
+    }
+}
+
+fn without(mix: &Mix, out: Behaviour) -> Mix {
+    Mix::new(mix.weights().iter().copied().filter(|(behaviour, _)| *behaviour != out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::minimise;
+    use crate::driver::run;
+    use crate::scenario::{Plan, Scenario, shipped};
+
+    fn broken(name: &str, mutant: &str) -> Scenario {
+        let mut scenario = shipped::named(name).unwrap().unwrap();
+        let Plan::Machines(workload) = &mut scenario.plan else { panic!("not of machines") };
+        workload.mutant = Some(mutant.to_owned());
+        scenario
+    }
+
+    #[test]
+    fn a_case_gets_small_in_its_world_and_its_choices_and_still_fails_from_its_file() {
+        let scenario = broken("wide", "permit-not-returned");
+        let small = minimise(&scenario, scenario.choices(0)).unwrap();
+        let workload = small.scenario.workload().unwrap();
+        // Three slots are what it takes: the third that comes home is lost.
+        println!("{} runs: {}", small.attempts, small.scenario.to_text().unwrap());
+        let crate::workload::Shape { sessions, runs, calls, members, .. } = workload.tree;
+        assert!(sessions == 1 && runs * calls * members <= 6, "{workload:?}");
+        assert_eq!(workload.faults.one_in, Some(0));
+        assert!(small.scenario.choices.as_ref().unwrap().len() <= 20, "{:?}", small.scenario.choices);
+        let again = Scenario::parse("small.toml", &small.scenario.to_text().unwrap()).unwrap();
+        let story = run(&again, again.choices(7));
+        assert_eq!(story.violation.unwrap().checker, "leases");
+    }
+
+    #[test]
+    fn what_breaks_nothing_cannot_be_made_small() {
+        let scenario = shipped::named("tiny").unwrap().unwrap();
+        assert!(minimise(&scenario, scenario.choices(0)).is_none());
+    }
+}
