@@ -377,6 +377,9 @@ pub(crate) async fn start_runtime(
         .environment(with.environment.for_commands())
         .secrets(with.environment.secrets())
         .event_sink(move || events_file.as_ref().and_then(EventsFile::sink));
+    if let Some(cache) = with.environment.cache_folder() {
+        builder = builder.search_cache(cache);
+    }
     if let Some(processes) = parts.processes {
         builder = builder.processes(processes);
     }

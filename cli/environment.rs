@@ -53,6 +53,13 @@ impl Environment {
         Some(state.join("toolwarden"))
     }
 
+    /// Where this program may keep what it could make again; none when nothing says where the user's files are.
+    pub(crate) fn cache_folder(&self) -> Option<PathBuf> {
+        let absolute = |name: &str| self.variables.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+        Some(cache.join("toolwarden"))
+    }
+
     /// The folder that sessions are kept in when the command line names none.
     pub(crate) fn store(&self) -> Option<&Path> {
         self.variables.get(STORE_VARIABLE).filter(|folder| !folder.is_empty()).map(Path::new)
@@ -95,6 +102,9 @@ mod tests {
         assert_eq!(folder(&[("HOME", "/home/a")]), Some("/home/a/.local/state/toolwarden".into()));
         assert_eq!(folder(&[("HOME", "/home/a"), ("XDG_STATE_HOME", "/s")]), Some("/s/toolwarden".into()));
         assert_eq!(folder(&[("HOME", "relative"), ("XDG_STATE_HOME", "")]), None);
+        let folder = |variables: &[(&str, &str)]| environment(variables).cache_folder();
+        assert_eq!(folder(&[("HOME", "/home/a")]), Some("/home/a/.cache/toolwarden".into()));
+        assert_eq!(folder(&[("HOME", "/home/a"), ("XDG_CACHE_HOME", "/c")]), Some("/c/toolwarden".into()));
     }
 
     #[test]

@@ -32,6 +32,7 @@ use toolwarden_tools::effects::store::{OnDamage, Store};
 use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::registry::{Registry, RegistryError};
 use toolwarden_tools::schema::SchemaCache;
+use toolwarden_tools::search::resident_index::ResidentIndexes;
 use toolwarden_tools::tool::Tool;
 use toolwarden_tools::workspace::seen::SeenFiles;
 use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
@@ -80,6 +81,8 @@ struct Parts {
     environment: BTreeMap<String, String>,
     schemas: Arc<SchemaCache>,
     registries: DashMap<(WorkspaceCapabilities, bool), Arc<Registry>>,
+    /// What searches know of their roots, shared by all sessions.
+    indexes: Arc<ResidentIndexes>,
 }
 
 /// Why a runtime or a session cannot be made.
@@ -133,6 +136,7 @@ pub struct RuntimeBuilder {
     make_sink: MakeSink,
     store: Option<Arc<dyn Store>>,
     retention: Option<RetentionLimits>,
+    search_cache: Option<PathBuf>,
     schemas: Arc<SchemaCache>,
 }
 
@@ -246,6 +250,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// The folder in which indexes of searched workspaces are kept, so that the next process finds them; made when
+    /// the first search has ended. Without this they are kept in memory as far as they fit there.
+    #[must_use]
+    pub fn search_cache(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.search_cache = Some(folder.into());
+        self
+    }
+
     /// Shares compiled argument schemas with other runtimes: compiling those of all tools takes longer than all the
     /// rest of a start.
     #[must_use]
@@ -295,6 +307,7 @@ impl RuntimeBuilder {
             environment: self.environment,
             schemas: self.schemas,
             registries: DashMap::new(),
+            indexes: Arc::new(ResidentIndexes::new(self.search_cache)),
         };
         Ok(Runtime { parts: Arc::new(parts) })
     }
@@ -317,6 +330,7 @@ impl Runtime {
             make_sink: Arc::new(|| None),
             store: None,
             retention: None,
+            search_cache: None,
             schemas: Arc::default(),
         }
     }
@@ -418,6 +432,11 @@ impl Runtime {
         &self.parts.kernel.lanes
     }
 
+    /// What searches keep in memory of the workspaces, to look at, to begin early, and to wait for.
+    pub fn search_indexes(&self) -> &ResidentIndexes {
+        &self.parts.indexes
+    }
+
     /// How many nodes of the supervision tree are alive; 1 when nothing is open, 0 after the shut-down.
     pub fn live_nodes(&self) -> usize {
         self.parts.tree.live_nodes()
@@ -426,6 +445,15 @@ impl Runtime {
     /// Ends every session and then the tree, in order, and waits for it.
     pub async fn shut_down(&self) {
         self.parts.tree.shut_down().await;
+        self.close_indexes().await;
+    }
+
+    /// Ends the threads of the search indexes; waits for them off the workers.
+    async fn close_indexes(&self) {
+        let indexes = Arc::clone(&self.parts.indexes);
+        if let Err(error) = tokio::task::spawn_blocking(move || indexes.close()).await {
+            tracing::warn!(%error, "the search indexes did not close");
+        }
     }
 
     /// As [`Self::shut_down`] without grace: tools are dropped where they stand and commands are killed with their
@@ -433,6 +461,7 @@ impl Runtime {
     pub async fn kill(&self) {
         self.parts.tree.kill_sessions();
         self.parts.tree.shut_down().await;
+        self.close_indexes().await;
     }
 }
 
@@ -796,6 +825,7 @@ impl Parts {
         let options = CatalogOptions {
             environment: self.environment.clone(),
             agents: agents.iter().map(|agent| (agent.name.clone(), agent.purpose.clone())).collect(),
+            indexes: Some(Arc::clone(&self.indexes)),
         };
         let shared = custom.is_empty();
         let builtin = builtin_tools(workspace.capabilities(), options);

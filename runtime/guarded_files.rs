@@ -4,6 +4,7 @@
 //! that `read` is denied is denied here too, by its own path and by where it really leads, whichever tool opens it.
 //! It is still listed: its name is not its content.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use toolwarden_tools::cancellation::Cancellation;
@@ -78,6 +79,19 @@ impl Files for GuardedFiles {
         self.files.open(path)
     }
 
+    fn open_listed(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
+        self.check(&[READER], path, false)?;
+        self.files.open_listed(path)
+    }
+
+    fn folder_on_disk(&self) -> Option<&Path> {
+        self.files.folder_on_disk()
+    }
+
+    fn is_guarded(&self) -> bool {
+        true
+    }
+
     fn may_read(&self, path: &WorkspacePath) -> Result<(), FileError> {
         self.check(&[READER], path, false)
     }
@@ -115,6 +129,7 @@ impl Files for GuardedFiles {
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         self.files.replace(path, replacement)
     }
+
     fn remove(&self, path: &WorkspacePath, expected: &Expected) -> Result<(), FileError> {
         self.files.remove(path, expected)
     }

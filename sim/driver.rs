@@ -41,37 +41,43 @@ fn go(scenario: &Scenario, choices: Choices, telling: Telling) -> Story {
     }
 }
 
-fn machines(workload: &Workload, choices: Choices, tamper: &mut dyn Tamper, telling: Telling) -> Story {
-    tree::run(workload, choices, tamper, checkers::all(workload), telling)
+fn world(play: &Play, choices: Choices, telling: Telling) -> Story {
+    let (watchers, faulty) = (watchers::all(play), play.faults.tools);
+    let checkers = watchers.iter().map(|watcher| watcher.name()).collect();
+    let tools = chores(faulty);
+    match perform(play, Cast { choices, watchers, tools, tells: telling == Telling::Whole }) {
+        Ok(performed) => {
+            let note = |(at, line)| Moment { at, what: What::Note(line) };
+            let mut moments: Vec<Moment> = performed.story.into_iter().map(note).collect();
+            let moments_lost = moments.len().saturating_sub(MOMENTS_MAX) as u64;
+            moments.truncate(MOMENTS_MAX);
+            Story {
+                digest: performed.digest,
+                choices: performed.choices,
+                steps: usize::try_from(performed.steps).unwrap_or(usize::MAX),
+                nodes: performed.nodes,
+                lasted: performed.lasted,
+                violation: performed.violation,
+                checkers,
+                coverage: performed.coverage,
+                moments,
+                moments_lost,
+                ..Story::default()
+            }
+        }
+        // It was checked when it was loaded; what is left is a system that gives nothing.
+        Err(error) => {
+            let violation = Violation {
+                checker: "stage",
+                promise: "a play is performed",
+                at: Duration::ZERO,
+                text: error.to_string(),
+            };
+            Story { violation: Some(violation), checkers, ..Story::default() }
+        }
+    }
 }
 
-fn world(play: &Play, choices: Choices, telling: Telling) -> Story {
-    let watchers = watchers::all(play);
-    let checkers = watchers.iter().map(|watcher| watcher.name()).collect();
-    let tells = telling == Telling::Whole;
-    let cast = Cast { choices, watchers, tools: chores(play.faults.tools), tells };
-    let performed = match perform(play, cast) {
-        Ok(performed) => performed,
-        Err(error) => {
-            let promise = "a world can be made of its play";
-            let violation = Violation { checker: "world", promise, at: Duration::ZERO, text: error.to_string() };
-            return Story { violation: Some(violation), checkers, ..Story::default() };
-        }
-    };
-    let kept = performed.story.len().min(MOMENTS_MAX);
-    let moments_lost = (performed.story.len() - kept) as u64;
-    let note = |(at, line)| Moment { at, what: What::Note(line) };
-    Story {
-        digest: performed.digest,
-        choices: performed.choices,
-        steps: usize::try_from(performed.steps).unwrap_or(usize::MAX),
-        nodes: performed.nodes,
-        lasted: performed.lasted,
-        violation: performed.violation,
-        checkers,
-        coverage: performed.coverage,
-        moments: performed.story.into_iter().take(kept).map(note).collect(),
-        moments_lost,
-        ..Story::default()
-    }
+fn machines(workload: &Workload, choices: Choices, tamper: &mut dyn Tamper, telling: Telling) -> Story {
+    tree::run(workload, choices, tamper, checkers::all(workload), telling)
 }

@@ -37,13 +37,14 @@ pub mod fate;
 pub mod play;
 pub mod twins;
 
+pub mod plays;
+
 pub mod watchers;
 
 pub mod stage;
 
-pub mod world;
-
 pub mod scenario;
+pub mod world;
 
 pub mod driver;
 

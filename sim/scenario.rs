@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::mutants;
-use crate::play::{ACTS_MAX, Play, SESSIONS_MAX};
+use crate::play::Play;
 use crate::seed::Choices;
-use crate::stage::{PlayError, check};
+use crate::stage::check;
 use crate::workload::{
     Behaviour, Bodies, CANCELS_MAX, COUNT_MAX, Cancel, DEPTH_MAX, Faults, Limits, Mix, Person, SPAN_MS_MAX, Shape,
     WEIGHT_MAX, Workload,
@@ -29,7 +29,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const NODES_MAX: u64 = 4_096;
 
 /// What is simulated.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
     /// Its name: lower-case words and digits, joined by `-`.
     pub name: String,
@@ -42,11 +42,11 @@ pub struct Scenario {
 }
 
 /// What a driver reads.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Plan {
     /// The machines under our own schedule.
     Machines(Box<Workload>),
-    /// The shipped runtime over twins.
+    /// The shipped runtime in a pretended world.
     World(Box<Play>),
 }
 
@@ -56,7 +56,7 @@ pub enum Plan {
 pub enum Driver {
     /// The machines under our own schedule, in virtual time.
     Machines,
-    /// The shipped runtime on tokio's paused thread, with a twin in the place of every port.
+    /// The shipped runtime on paused time, with twins for everything around it.
     World,
 }
 
@@ -153,9 +153,11 @@ impl Scenario {
                 Ok(read.into())
             }
             Driver::World => {
-                let read: WorldFile = toml::from_str(text).map_err(malformed)?;
-                checked_world(&read).map_err(|fault| at(line_of(text, fault.section, fault.key), fault.message))?;
-                let WorldFile { name, about, choices, world, .. } = read;
+                let WorldFile { name, about, choices, world, .. } = toml::from_str(text).map_err(malformed)?;
+                let checked = checked_name(&name).and_then(|()| checked_about(&about));
+                checked.map_err(|fault| at(line_of(text, fault.section, fault.key), fault.message))?;
+                // Its own message names the line within the turns or the policy.
+                check(&world).map_err(|error| at(line_of(text, "world", ""), error.to_string()))?;
                 Ok(Self { name, about, plan: Plan::World(Box::new(world)), choices })
             }
         }
@@ -199,14 +201,6 @@ impl Scenario {
         match &self.plan {
             Plan::Machines(workload) => Some(workload),
             Plan::World(_) => None,
-        }
-    }
-
-    /// What a world is given, when one runs it.
-    pub fn play(&self) -> Option<&Play> {
-        match &self.plan {
-            Plan::Machines(_) => None,
-            Plan::World(play) => Some(play),
         }
     }
 }
@@ -279,9 +273,7 @@ fn within(section: &'static str, key: &'static str, value: u64, least: u64, most
 
 fn checked(file: &MachinesFile) -> Result<(), Fault> {
     checked_name(&file.name)?;
-    if file.about.trim().is_empty() {
-        return Err(fault("", "about", "about is empty; say in a line what the scenario looks for"));
-    }
+    checked_about(&file.about)?;
     if let Some(name) = &file.mutant
         && mutants::named(name).is_none()
     {
@@ -307,19 +299,6 @@ fn checked(file: &MachinesFile) -> Result<(), Fault> {
     file.cancel.iter().try_for_each(|cancel| within("[cancel]", "at_ms", cancel.at_ms, 0, SPAN_MS_MAX))
 }
 
-fn checked_world(file: &WorldFile) -> Result<(), Fault> {
-    checked_name(&file.name)?;
-    if file.about.trim().is_empty() {
-        return Err(fault("", "about", "about is empty; say in a line what the scenario looks for"));
-    }
-    within("world", "sessions", file.world.sessions.len() as u64, 1, SESSIONS_MAX as u64)?;
-    within("world", "acts_max", u64::from(file.world.acts_max), 0, u64::from(ACTS_MAX))?;
-    check(&file.world).map_err(|error| {
-        let key = if matches!(error, PlayError::Policy(_)) { "policy" } else { "turns" };
-        fault("world", key, error.to_string())
-    })
-}
-
 fn checked_name(name: &str) -> Result<(), Fault> {
     let fits = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     if fits && !name.is_empty() && name.len() <= NAME_BYTES_MAX {
@@ -327,6 +306,13 @@ fn checked_name(name: &str) -> Result<(), Fault> {
     }
     let message = format!("the name {name:?} has to be 1 to {NAME_BYTES_MAX} of a-z, 0-9 and -");
     Err(fault("", "name", message))
+}
+
+fn checked_about(about: &str) -> Result<(), Fault> {
+    match about.trim().is_empty() {
+        true => Err(fault("", "about", "about is empty; say in a line what the scenario looks for")),
+        false => Ok(()),
+    }
 }
 
 fn checked_tree(tree: &Shape) -> Result<(), Fault> {

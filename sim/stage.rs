@@ -108,20 +108,6 @@ pub fn chores(faulty: bool) -> MakeTools {
     })
 }
 
-/// Whether a play can be performed.
-///
-/// # Errors
-/// [`PlayError`].
-pub fn check(play: &Play) -> Result<(), PlayError> {
-    let count = play.sessions.len();
-    if count == 0 || count > SESSIONS_MAX {
-        return Err(PlayError::Sessions { count, max: SESSIONS_MAX });
-    }
-    let fate = Fate::new(Choices::from_list(Vec::new()), Vec::new(), false, false);
-    let no_tools: MakeTools = Arc::new(|_| Vec::new());
-    Twins::new(play, fate, &no_tools).map(drop)
-}
-
 /// What a performance is made of, beside its play.
 pub struct Cast {
     /// Where the choices come from.
@@ -159,15 +145,7 @@ impl Twins {
         for (path, text) in &play.files {
             files.put(path, text.as_bytes());
         }
-        let script = match play.turns.trim().is_empty() {
-            true => "{\"text\": \"done\", \"repeat\": true}",
-            false => play.turns.as_str(),
-        };
-        let script = ScriptedModel::load(script, "play")?;
-        let policy = |text: &str| match text.trim().is_empty() {
-            true => Ok(PermissionPolicy { enabled: false, ..PermissionPolicy::default() }),
-            false => PermissionPolicy::from_toml(text, "play"),
-        };
+        let script = script(play)?;
         Ok(Self {
             effects: Effects { clock: Arc::clone(&clock) as _, entropy, http: Arc::new(http) },
             processes: PretendedProcesses::new(fate.clone(), files.clone(), faults.processes),
@@ -190,6 +168,36 @@ impl Twins {
             store.end_process();
         }
     }
+}
+
+fn script(play: &Play) -> Result<ScriptedModel, ScriptError> {
+    let script = match play.turns.trim().is_empty() {
+        true => "{\"text\": \"done\", \"repeat\": true}",
+        false => play.turns.as_str(),
+    };
+    ScriptedModel::load(script, "play")
+}
+
+fn policy(text: &str) -> Result<PermissionPolicy, PolicyError> {
+    match text.trim().is_empty() {
+        true => Ok(PermissionPolicy { enabled: false, ..PermissionPolicy::default() }),
+        false => PermissionPolicy::from_toml(text, "play"),
+    }
+}
+
+/// Looks whether a play can be performed, without doing it.
+///
+/// # Errors
+/// [`PlayError`].
+pub fn check(play: &Play) -> Result<(), PlayError> {
+    let count = play.sessions.len();
+    if count == 0 || count > SESSIONS_MAX {
+        return Err(PlayError::Sessions { count, max: SESSIONS_MAX });
+    }
+    script(play)?;
+    policy(&play.policy)?;
+    policy(play.policy_later.as_ref().unwrap_or(&play.policy))?;
+    Ok(())
 }
 
 /// Plays a world to its end.

@@ -7,17 +7,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::builtin::{bash, batch, edit, git, ls, patch, process, read, search, task, write};
+use crate::search::resident_index::ResidentIndexes;
 use crate::tool::Tool;
 use crate::workspace::WorkspaceCapabilities;
 
 /// What the host decides about the built-in tools.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct CatalogOptions {
     /// The variables that commands see, already filtered (see [`bash::allowed_environment`]).
     pub environment: BTreeMap<String, String>,
     /// The agents that `task` tells the model of: name, and what it is for. A call is checked against the agents
     /// that there are when it is made.
     pub agents: Vec<(String, String)>,
+    /// What `search` keeps in memory of the roots it searches; without it, every search is from scratch.
+    pub indexes: Option<Arc<ResidentIndexes>>,
 }
 
 /// The built-in tools of a workspace with these capabilities, in a fixed order.
@@ -41,7 +44,7 @@ pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOption
         tools.push(Arc::new(git::GitTool::new(options.environment)));
     }
     if search {
-        tools.push(search::tool());
+        tools.push(search::tool(options.indexes));
     }
     // These reach nothing by themselves: what they call is governed call by call.
     tools.push(Arc::new(batch::BatchTool::new()));

@@ -8,6 +8,7 @@ pub mod blocking;
 pub mod clock;
 pub mod entropy;
 pub mod files;
+pub mod folder_watch;
 pub mod http;
 pub mod processes;
 pub mod store;

@@ -103,7 +103,9 @@ impl WorkspacePath {
     /// The path of one more name beneath this one; `name` must hold no `/`.
     #[must_use]
     pub fn child(&self, name: &OsStr) -> Self {
-        let mut bytes = self.0.to_vec();
+        // Exactly as long as it becomes: walks make one for every name.
+        let mut bytes = Vec::with_capacity(self.0.len() + usize::from(!self.is_root()) + name.len());
+        bytes.extend_from_slice(&self.0);
         if !bytes.is_empty() {
             bytes.push(b'/');
         }

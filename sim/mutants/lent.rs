@@ -13,7 +13,7 @@ use super::{Mutant, machine, slip};
 
 /// All of them.
 pub(super) const LENT: [Mutant; 13] = [
-    machine("permit-not-returned", "each third slot is lost", || Box::<NotReturned>::default(), "wide", "leases", 20),
+    machine("permit-not-returned", "each third slot is lost", || Box::<NotReturned>::default(), "wide", "bulkhead", 60),
     machine("former-life-forgotten", "a new lane forgets slots out", || Box::new(NoHeirs), "scarce", "bulkhead", 200),
     machine("over-lent", "whoever would wait is let through", || Box::new(OverLent), "scarce", "bulkhead", 20),
     machine("line-not-served", "a free slot goes to nobody", || Box::new(NotServed), "scarce", "bulkhead", 60),

@@ -3,9 +3,10 @@
 //! They are files in `scenarios/`, read at build time, so that the program needs none of them beside it.
 
 use super::{Scenario, ScenarioError};
+use crate::plays;
 
-/// Name and text of each, by name.
-pub(super) const FILES: [(&str, &str); 34] = [
+/// Name and text of each for the machines, by name.
+const MACHINES: [(&str, &str); 20] = [
     ("absent-person", include_str!("../scenarios/absent-person.toml")),
     ("budget-midway", include_str!("../scenarios/budget-midway.toml")),
     ("cancel-storm", include_str!("../scenarios/cancel-storm.toml")),
@@ -26,28 +27,19 @@ pub(super) const FILES: [(&str, &str); 34] = [
     ("slow-journal", include_str!("../scenarios/slow-journal.toml")),
     ("tiny", include_str!("../scenarios/tiny.toml")),
     ("wide", include_str!("../scenarios/wide.toml")),
-    ("world-bad-disk", include_str!("../scenarios/world-bad-disk.toml")),
-    ("world-budget-midway", include_str!("../scenarios/world-budget-midway.toml")),
-    ("world-cancel-storm", include_str!("../scenarios/world-cancel-storm.toml")),
-    ("world-confirmation-races", include_str!("../scenarios/world-confirmation-races.toml")),
-    ("world-crash-and-resume", include_str!("../scenarios/world-crash-and-resume.toml")),
-    ("world-everything", include_str!("../scenarios/world-everything.toml")),
-    ("world-hostile-model", include_str!("../scenarios/world-hostile-model.toml")),
-    ("world-nested-limits", include_str!("../scenarios/world-nested-limits.toml")),
-    ("world-permission-changes", include_str!("../scenarios/world-permission-changes.toml")),
-    ("world-restart-storm", include_str!("../scenarios/world-restart-storm.toml")),
-    ("world-rude-commands", include_str!("../scenarios/world-rude-commands.toml")),
-    ("world-shutdown-during-start", include_str!("../scenarios/world-shutdown-during-start.toml")),
-    ("world-slow-store", include_str!("../scenarios/world-slow-store.toml")),
-    ("world-waiting", include_str!("../scenarios/world-waiting.toml")),
 ];
 
-/// All of them, by name.
+/// Name and text of each, those for the machines first.
+pub(super) fn files() -> impl Iterator<Item = (&'static str, &'static str)> {
+    MACHINES.into_iter().chain(plays::SHIPPED)
+}
+
+/// All of them: those for the machines, then those for the world, by name.
 ///
 /// # Errors
 /// [`ScenarioError`], which would be a bug.
 pub fn all() -> Result<Vec<Scenario>, ScenarioError> {
-    FILES.iter().map(|(name, text)| Scenario::parse(&format!("{name}.toml"), text)).collect()
+    files().map(|(name, text)| Scenario::parse(&format!("{name}.toml"), text)).collect()
 }
 
 /// The one of this name, when there is one.
@@ -55,6 +47,6 @@ pub fn all() -> Result<Vec<Scenario>, ScenarioError> {
 /// # Errors
 /// [`ScenarioError`], which would be a bug.
 pub fn named(name: &str) -> Result<Option<Scenario>, ScenarioError> {
-    let found = FILES.iter().find(|(known, _)| *known == name);
+    let found = files().find(|(known, _)| *known == name);
     found.map(|(name, text)| Scenario::parse(&format!("{name}.toml"), text)).transpose()
 }

@@ -1,5 +1,5 @@
+use super::Scenario;
 use super::shipped;
-use super::{Plan, Scenario};
 
 const SMALL: &str = "name = \"a\"\nabout = \"b\"\ndriver = \"machines\"\n";
 
@@ -9,7 +9,8 @@ fn refused(text: &str) -> String {
 
 #[test]
 fn what_is_left_out_is_the_whole_variety() {
-    let Plan::Machines(workload) = Scenario::parse("x.toml", SMALL).unwrap().plan else { panic!("not of machines") };
+    let scenario = Scenario::parse("x.toml", SMALL).unwrap();
+    let workload = scenario.workload().unwrap();
     assert_eq!(workload.calls, crate::workload::Mix::calls());
     assert_eq!(workload.faults.one_in, None);
 }
@@ -40,6 +41,22 @@ fn a_file_that_makes_no_sense_is_refused_with_file_line_and_what_to_do() {
 }
 
 #[test]
+fn a_world_is_checked_as_far_as_its_script_and_its_policy() {
+    let head = "name = \"w\"\nabout = \"b\"\ndriver = \"world\"\n";
+    assert_eq!(Scenario::parse("x.toml", &format!("{head}[world]\n")).unwrap().driver(), super::Driver::World);
+    for (world, line, words) in [
+        ("[world]\nsessions = []\n", 4, "1 to 8 sessions"),
+        ("[world]\nturns = \"{\"\n", 4, "play"),
+        ("[world]\npolicy = \"deny = 3\"\n", 4, "play:1"),
+        ("[world]\nacts = [\"dance\"]\n", 5, "unknown variant `dance`"),
+        ("", 1, "missing field `world`"),
+    ] {
+        let said = refused(&format!("{head}{world}"));
+        assert!(said.starts_with(&format!("x.toml:{line}: ")) && said.contains(words), "{world}: {said}");
+    }
+}
+
+#[test]
 fn every_shipped_file_loads_under_its_own_name_and_comes_back_from_its_text() {
     let all = shipped::all().unwrap();
     assert!(all.len() >= 15, "{} scenarios", all.len());
@@ -59,6 +76,7 @@ fn every_file_of_the_folder_is_shipped() {
     let mut files: Vec<String> =
         std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
     files.sort();
-    let shipped: Vec<String> = shipped::FILES.iter().map(|(name, _)| format!("{name}.toml")).collect();
+    let mut shipped: Vec<String> = shipped::files().map(|(name, _)| format!("{name}.toml")).collect();
+    shipped.sort();
     assert_eq!(files, shipped);
 }

@@ -159,7 +159,12 @@ impl Body {
 
 impl World<'_> {
     pub(super) fn body_hears(&mut self, id: NodeId, message: BodyMessage) {
-        let Some(mut body) = self.bodies.remove(&id) else { return };
+        let Some(mut body) = self.bodies.remove(&id) else {
+            if matches!(message, BodyMessage::Slot(_, Ok(_))) {
+                self.covers("a slot that crossed its withdrawal");
+            }
+            return;
+        };
         match message {
             BodyMessage::Begin => {
                 body.wait = Wait::Turn;

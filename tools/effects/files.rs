@@ -7,6 +7,7 @@
 pub mod together;
 
 use std::io::{Read, Seek};
+use std::path::Path;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -35,6 +36,25 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// [`FileError::NotAFile`] for folders, sockets, pipes and devices, which could block or never end.
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError>;
+
+    /// As [`Self::open`], for a path that was just listed as a regular file: what it is need not be looked at first.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    fn open_listed(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
+        self.open(path)
+    }
+
+    /// The folder on this machine whose content this port gives, unaltered; none when what is read through it may be
+    /// anything else. Whatever stands before another port and alters nothing passes it on.
+    fn folder_on_disk(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Whether [`Self::may_read`] can say no.
+    fn is_guarded(&self) -> bool {
+        false
+    }
 
     /// Whether what the file at the path holds may be shown here, whether there is one or not. Asked before
     /// somebody else (git) reads it. Whatever stands before another port must pass it on.

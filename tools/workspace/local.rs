@@ -79,6 +79,23 @@ impl LocalFiles {
         Ok((files, absolute))
     }
 
+    /// Opens a folder that no link leads to, for watching it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open_folder(&self, path: &WorkspacePath) -> Result<OwnedFd, FileError> {
+        let opened = self.beneath.open_plain(path, OFlags::RDONLY | OFlags::DIRECTORY);
+        opened.map_err(|errno| self.beneath.error("watch", path, errno))
+    }
+
+    /// What stands at a path that no link leads to, with the last change of anything about it, in nanoseconds since
+    /// 1970; none when nothing does.
+    pub fn look_at(&self, path: &WorkspacePath) -> Option<(FileStat, i128)> {
+        let fd = self.beneath.open_plain(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
+        let stat = rustix::fs::fstat(fd).ok()?;
+        Some((stat_of(&stat), i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec)))
+    }
+
     /// Removes the temp files that killed processes left anywhere beneath the root; returns how many went. Walks
     /// the whole tree: for a background task. Without it a folder is swept when it is first written to.
     pub fn sweep_leftovers(&self) -> usize {
@@ -153,6 +170,22 @@ impl Files for LocalFiles {
             }
         }
         Err(fail(Errno::LOOP))
+    }
+
+    fn open_listed(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
+        // Not blocking, should it have become a pipe meanwhile; anything unusual takes the careful way.
+        let Ok(fd) = self.beneath.open_plain(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) else {
+            return self.open(path);
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.beneath.error("open", path, errno))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(not_a_file(path, stat.st_mode));
+        }
+        Ok(Box::new(LocalFile { file: File::from(fd), stat: stat_of(&stat), canonical: path.clone() }))
+    }
+
+    fn folder_on_disk(&self) -> Option<&Path> {
+        Some(self.beneath.absolute())
     }
 
     fn list(&self, path: &WorkspacePath) -> Result<Vec<FolderEntry>, FileError> {

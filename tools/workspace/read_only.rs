@@ -4,6 +4,7 @@
 //! hands that writes.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::cancellation::Cancellation;
@@ -27,6 +28,18 @@ impl Files for ReadOnlyFiles {
 
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
         self.0.open(path)
+    }
+
+    fn open_listed(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
+        self.0.open_listed(path)
+    }
+
+    fn folder_on_disk(&self) -> Option<&Path> {
+        self.0.folder_on_disk()
+    }
+
+    fn is_guarded(&self) -> bool {
+        self.0.is_guarded()
     }
 
     fn may_read(&self, path: &WorkspacePath) -> Result<(), FileError> {

@@ -75,7 +75,6 @@ mod tests {
     #[test]
     fn the_table_has_every_checker_and_says_how_to_go_on_from_what_broke() {
         let mut bad = shipped::named("wide").unwrap().unwrap();
-        #[expect(irrefutable_let_patterns, reason = "other drivers have other plans")]
         if let Plan::Machines(workload) = &mut bad.plan {
             workload.mutant = Some("second-ending".to_owned());
         }
