@@ -4,20 +4,17 @@
 //! three rules: all of its randomness comes from the choices, the same choices give the same digest, and the list of
 //! choices that it took is the replay.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::checkers::{self, Violation};
-use crate::fate::Fate;
 use crate::mutants;
 use crate::play::Play;
 use crate::scenario::{Plan, Scenario};
 use crate::seed::Choices;
-use crate::stage::{Cast, MakeTools, perform};
+use crate::stage::{Cast, chores, perform};
 use crate::story::{MOMENTS_MAX, Moment, Story, Telling, What};
 use crate::tamper::{Tamper, Untouched};
 use crate::tree;
-use crate::twins::chore::Chore;
 use crate::watchers;
 use crate::workload::Workload;
 
@@ -47,9 +44,7 @@ fn go(scenario: &Scenario, choices: Choices, telling: Telling) -> Story {
 fn world(play: &Play, choices: Choices, telling: Telling) -> Story {
     let (watchers, faulty) = (watchers::all(play), play.faults.tools);
     let checkers = watchers.iter().map(|watcher| watcher.name()).collect();
-    let tools: MakeTools = Arc::new(move |fate: &Fate| {
-        vec![Arc::new(Chore::chore(fate.clone(), faulty)) as _, Arc::new(Chore::peek(fate.clone(), faulty)) as _]
-    });
+    let tools = chores(faulty);
     match perform(play, Cast { choices, watchers, tools, tells: telling == Telling::Whole }) {
         Ok(performed) => {
             let note = |(at, line)| Moment { at, what: What::Note(line) };
@@ -60,6 +55,7 @@ fn world(play: &Play, choices: Choices, telling: Telling) -> Story {
                 digest: performed.digest,
                 choices: performed.choices,
                 steps: usize::try_from(performed.steps).unwrap_or(usize::MAX),
+                nodes: performed.nodes,
                 lasted: performed.lasted,
                 violation: performed.violation,
                 checkers,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde_json::to_writer;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use toolwarden::event::EventLine;
+use toolwarden::event::{EventKind, EventLine};
 
 use crate::checkers::Violation;
 use crate::happening::TraceDigest;
@@ -37,6 +37,8 @@ pub struct Verdict {
     pub coverage: BTreeSet<&'static str>,
     /// Moments at which something could be done to the world from outside.
     pub steps: u64,
+    /// Sessions, runs and calls, as the journal tells them.
+    pub nodes: u64,
     /// Where something was done last that was planned, in words.
     pub acted: Option<String>,
     /// What was seen, in words; only where it was asked for.
@@ -73,6 +75,7 @@ struct Book {
     line: Vec<u8>,
     sights: u64,
     steps: u64,
+    nodes: u64,
     trap: Option<(u64, AtStep)>,
     acted: Option<String>,
     story: Option<Vec<(Duration, String)>>,
@@ -93,6 +96,7 @@ impl Fate {
             line: Vec::new(),
             sights: 0,
             steps: 0,
+            nodes: 0,
             trap: None,
             acted: None,
             story: tells.then(Vec::new),
@@ -247,7 +251,7 @@ impl Fate {
     pub fn blame(&self, promise: &'static str, text: String) {
         let mut book = self.book();
         let at = book.now();
-        book.violation.get_or_insert(Violation { checker: "blame", promise, at, text });
+        book.violation.get_or_insert(Violation { checker: "world", promise, at, text });
     }
 
     /// Lets the watchers look at what is left, and gives everything away.
@@ -256,7 +260,7 @@ impl Fate {
         let at = book.now();
         if book.sights > SIGHTS_MAX {
             let text = format!("more than {SIGHTS_MAX} things were seen");
-            book.violation.get_or_insert(Violation { checker: "ends", promise: "a world ends", at, text });
+            book.violation.get_or_insert(Violation { checker: "world", promise: "a world ends", at, text });
         }
         if book.violation.is_none() {
             let broken = book.watchers.iter_mut().find_map(|watcher| {
@@ -272,6 +276,7 @@ impl Fate {
             violation: book.violation.take(),
             coverage: std::mem::take(&mut book.coverage),
             steps: book.steps,
+            nodes: book.nodes,
             acted: book.acted.take(),
             story: book.story.take().unwrap_or_default(),
         }
@@ -290,6 +295,11 @@ impl Book {
         }
         let at = self.now();
         self.fold(at, sight);
+        if let Sight::Entry(entry) = sight
+            && begins_a_node(&entry.event.kind)
+        {
+            self.nodes += 1;
+        }
         if let Some(story) = &mut self.story {
             story.push((at, sight.line()));
         }
@@ -341,6 +351,11 @@ impl Book {
             Sight::JournalBroke | Sight::Crashed | Sight::Revived | Sight::ShutDown | Sight::Killed => {}
         }
     }
+}
+
+fn begins_a_node(kind: &EventKind) -> bool {
+    use EventKind::{AgentStart, SessionOpened, SubagentStart, ToolProposed};
+    matches!(kind, SessionOpened { .. } | AgentStart { .. } | ToolProposed { .. } | SubagentStart { .. })
 }
 
 /// Bytes by the word: a world says hundreds of thousands of them.

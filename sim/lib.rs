@@ -55,6 +55,8 @@ pub mod timeline;
 pub use world::World;
 
 #[cfg(test)]
+mod conformance;
+#[cfg(test)]
 mod sweep;
 #[cfg(test)]
 mod worlds;

@@ -11,7 +11,7 @@ pub const SESSIONS_MAX: usize = 8;
 pub const ACTS_MAX: u32 = 64;
 
 /// What happens in a world.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Play {
     /// What the files of the workspace are called, and what is in them.

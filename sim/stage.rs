@@ -24,10 +24,11 @@ use toolwarden_tools::tool::Tool;
 
 use crate::checkers::Violation;
 use crate::fate::Fate;
-use crate::play::Play;
+use crate::play::{Play, SESSIONS_MAX};
 use crate::seed::Choices;
 use crate::sight::{Aftermath, Sight, Watcher};
 use crate::twins::blobs::PretendedBlobs;
+use crate::twins::chore::Chore;
 use crate::twins::clock::PretendedClock;
 use crate::twins::entropy::PretendedEntropy;
 use crate::twins::files::PretendedFiles;
@@ -61,6 +62,8 @@ pub struct Performance {
     pub coverage: BTreeSet<&'static str>,
     /// Moments at which something could have been done from outside.
     pub steps: u64,
+    /// Sessions, runs and calls, as the journal tells them.
+    pub nodes: u64,
     /// Where a move of the play was made last, in words.
     pub acted: Option<String>,
     /// How long it took, in virtual time.
@@ -98,6 +101,13 @@ pub enum PlayError {
 
 /// Tools of somebody's own, made anew for each world.
 pub type MakeTools = Arc<dyn Fn(&Fate) -> Vec<Arc<dyn Tool>> + Send + Sync>;
+
+/// The tools of every shipped play: `chore` and `peek`.
+pub fn chores(faulty: bool) -> MakeTools {
+    Arc::new(move |fate: &Fate| {
+        vec![Arc::new(Chore::doing(fate.clone(), faulty)) as _, Arc::new(Chore::looking(fate.clone(), faulty)) as _]
+    })
+}
 
 /// What a performance is made of, beside its play.
 pub struct Cast {
@@ -188,8 +198,8 @@ fn policy(text: &str) -> Result<PermissionPolicy, PolicyError> {
 /// [`PlayError`].
 pub fn check(play: &Play) -> Result<(), PlayError> {
     let count = play.sessions.len();
-    if count == 0 || count > crate::play::SESSIONS_MAX {
-        return Err(PlayError::Sessions { count, max: crate::play::SESSIONS_MAX });
+    if count == 0 || count > SESSIONS_MAX {
+        return Err(PlayError::Sessions { count, max: SESSIONS_MAX });
     }
     script(play)?;
     policy(&play.policy)?;
@@ -202,10 +212,7 @@ pub fn check(play: &Play) -> Result<(), PlayError> {
 /// # Errors
 /// [`PlayError`].
 pub fn perform(play: &Play, cast: Cast) -> Result<Performance, PlayError> {
-    let count = play.sessions.len();
-    if count == 0 || count > crate::play::SESSIONS_MAX {
-        return Err(PlayError::Sessions { count, max: crate::play::SESSIONS_MAX });
-    }
+    check(play)?;
     let wild = play.faults.any() || play.hostile || !play.acts.is_empty();
     let fate = Fate::new(cast.choices, cast.watchers, wild, cast.tells);
     let twins = Arc::new(Twins::new(play, fate.clone(), &cast.tools)?);
@@ -238,6 +245,7 @@ pub fn perform(play: &Play, cast: Cast) -> Result<Performance, PlayError> {
         violation: verdict.violation,
         coverage: verdict.coverage,
         steps: verdict.steps,
+        nodes: verdict.nodes,
         story: verdict.story,
         acted: verdict.acted,
         lasted,

@@ -4,28 +4,24 @@
 
 use std::collections::BTreeSet;
 use std::hash::{Hash as _, Hasher as _};
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fate::Fate;
 use crate::happening::TraceDigest;
 use crate::play::{Act, Faults, Move, Play};
-use crate::plays::{NamedPlay, shipped};
+use crate::plays::shipped;
 use crate::seed::Choices;
 use crate::shrink::shrink;
 use crate::sight::{Sight, Watcher};
-use crate::stage::{Cast, MakeTools, Performance, perform};
-use crate::twins::chore::Chore;
+use crate::stage::{Cast, Performance, chores, perform};
 use crate::watchers;
 
-fn tools(faulty: bool) -> MakeTools {
-    Arc::new(move |fate: &Fate| {
-        vec![Arc::new(Chore::chore(fate.clone(), faulty)) as _, Arc::new(Chore::peek(fate.clone(), faulty)) as _]
-    })
+/// The shipped plays, each with its name.
+fn plays() -> Vec<(String, Play)> {
+    shipped().unwrap().into_iter().map(|named| (named.name, named.world)).collect()
 }
 
 fn go(play: &Play, choices: Choices, tells: bool) -> Performance {
-    let cast = Cast { choices, watchers: watchers::all(play), tools: tools(play.faults.tools), tells };
+    let cast = Cast { choices, watchers: watchers::all(play), tools: chores(play.faults.tools), tells };
     perform(play, cast).unwrap()
 }
 
@@ -77,7 +73,7 @@ fn differ(play: &Play, seed: u64) -> ! {
 #[test]
 fn the_same_choices_are_the_same_world() {
     let mut plays = vec![small(), wild()];
-    plays.extend(shipped().unwrap().into_iter().map(|named| named.world));
+    plays.extend(self::plays().into_iter().map(|(_, play)| play));
     for play in plays {
         for seed in 0..2 {
             let first = go(&play, Choices::from_seed(seed), false);
@@ -96,15 +92,15 @@ fn the_same_choices_are_the_same_world() {
 const SEEDS: u64 = 6;
 
 /// Plays a shipped play for these seeds, until one is broken; gives what they met.
-fn sweep(named: &NamedPlay, seeds: std::ops::Range<u64>, broken: &mut Vec<String>) -> BTreeSet<&'static str> {
+fn sweep(name: &str, play: &Play, seeds: std::ops::Range<u64>, broken: &mut Vec<String>) -> BTreeSet<&'static str> {
     let mut met = BTreeSet::new();
     for seed in seeds {
-        let world = go(&named.world, Choices::from_seed(seed), false);
+        let world = go(play, Choices::from_seed(seed), false);
         if let Some(violation) = world.violation {
-            let told = go(&named.world, Choices::from_seed(seed), true);
+            let told = go(play, Choices::from_seed(seed), true);
             let lines: Vec<String> = told.story.iter().map(|(at, line)| format!("{at:?} {line}")).collect();
             println!("{}", lines.join("\n"));
-            broken.push(format!("{} seed {seed}: {violation}", named.name));
+            broken.push(format!("{} seed {seed}: {violation}", name));
             break;
         }
         met.extend(world.coverage);
@@ -115,11 +111,10 @@ fn sweep(named: &NamedPlay, seeds: std::ops::Range<u64>, broken: &mut Vec<String
 #[test]
 fn no_seed_breaks_a_promise_in_any_shipped_play() {
     let mut broken = Vec::new();
-    for named in shipped().unwrap() {
-        assert_eq!((named.driver.as_str(), named.about.is_empty()), ("world", false), "{}", named.name);
-        let met = sweep(&named, 0..SEEDS, &mut broken);
-        println!("{}: {} unusual things: {met:?}", named.name, met.len());
-        assert!(!met.is_empty(), "{}: nothing unusual happened", named.name);
+    for (name, play) in plays() {
+        let met = sweep(&name, &play, 0..SEEDS, &mut broken);
+        println!("{}: {} unusual things: {met:?}", name, met.len());
+        assert!(!met.is_empty(), "{}: nothing unusual happened", name);
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
@@ -129,9 +124,9 @@ fn no_seed_breaks_a_promise_in_any_shipped_play() {
 #[ignore = "a long search, for nights"]
 fn a_long_search_of_worlds() {
     let mut broken = Vec::new();
-    for named in shipped().unwrap() {
-        let met = sweep(&named, 0..LONG_SEEDS, &mut broken);
-        println!("{}: {met:?}", named.name);
+    for (name, play) in plays() {
+        let met = sweep(&name, &play, 0..LONG_SEEDS, &mut broken);
+        println!("{}: {met:?}", name);
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
@@ -142,8 +137,8 @@ const LONG_SEEDS: u64 = 300;
 /// One number for a seed of each shipped play: what is printed by each process.
 fn digest_of_all() -> u64 {
     let mut all = TraceDigest::new();
-    for named in shipped().unwrap() {
-        go(&named.world, Choices::from_seed(7), false).digest.hash(&mut all);
+    for (_, play) in plays() {
+        go(&play, Choices::from_seed(7), false).digest.hash(&mut all);
     }
     all.finish()
 }
@@ -219,7 +214,7 @@ fn a_bad_world_shrinks_to_what_matters() {
     let play = Play { keeps: true, acts: vec![Act::Save, Act::Crash], ..small() };
     let bad = |choices| {
         let watchers = vec![Box::<NothingAfterACrash>::default() as Box<dyn Watcher>];
-        perform(&play, Cast { choices, watchers, tools: tools(false), tells: false }).unwrap()
+        perform(&play, Cast { choices, watchers, tools: chores(false), tells: false }).unwrap()
     };
     let found = (0..60).map(|seed| bad(Choices::from_seed(seed))).find(|world| world.violation.is_some()).unwrap();
     let mut tries = 0;
@@ -244,15 +239,15 @@ fn on_processor() -> Duration {
 #[test]
 #[ignore = "measures"]
 fn how_fast_worlds_are() {
-    for named in shipped().unwrap() {
+    for (name, play) in plays() {
         let (mut worlds, mut lasted, begun) = (0_u32, Duration::ZERO, on_processor());
         while on_processor() - begun < Duration::from_secs(2) {
-            lasted += go(&named.world, Choices::from_seed(u64::from(worlds)), false).lasted;
+            lasted += go(&play, Choices::from_seed(u64::from(worlds)), false).lasted;
             worlds += 1;
         }
         let took = on_processor() - begun;
         let rate = f64::from(worlds) / took.as_secs_f64();
         let speed = lasted.as_secs_f64() / took.as_secs_f64();
-        println!("{}: {rate:.0} worlds a CPU-second, {speed:.0} times real time", named.name);
+        println!("{}: {rate:.0} worlds a CPU-second, {speed:.0} times real time", name);
     }
 }

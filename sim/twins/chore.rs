@@ -33,12 +33,12 @@ pub struct Chore {
 
 impl Chore {
     /// `chore`: does things.
-    pub fn chore(fate: Fate, faulty: bool) -> Self {
+    pub fn doing(fate: Fate, faulty: bool) -> Self {
         Self::named(fate, "chore", "Does a piece of work.", true, faulty)
     }
 
     /// `peek`: looks at things; many may be looked at beside each other.
-    pub fn peek(fate: Fate, faulty: bool) -> Self {
+    pub fn looking(fate: Fate, faulty: bool) -> Self {
         Self::named(fate, "peek", "Looks at something.", false, faulty)
     }
 

@@ -84,8 +84,11 @@ fn agent_end() -> EventKind {
     }
 }
 
+/// Shows sights to whoever wants to see them.
+type Show<'a> = dyn Fn(&mut dyn FnMut(&Sight<'_>)) + 'a;
+
 /// Shows all watchers these sights and then what is left; gives the name of the first that complains.
-fn complains(show: &dyn Fn(&mut dyn FnMut(&Sight<'_>)), aftermath: &Aftermath) -> Option<(&'static str, String)> {
+fn complains(show: &Show<'_>, aftermath: &Aftermath) -> Option<(&'static str, String)> {
     let play = Play { permits: Some(1), calls_max: Some(2), ..Play::default() };
     let mut watchers = super::all(&play);
     watchers.push(Box::<Heed>::default());
