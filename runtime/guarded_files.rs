@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use toolwarden_tools::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
+use toolwarden_tools::effects::files::{
+    FileError, FileStat, Files, FolderEntry, Links, LogFile, OpenFile, Replacement,
+};
 use toolwarden_tools::tool::{Lane, Subject};
 use toolwarden_tools::workspace_path::WorkspacePath;
 
@@ -72,5 +74,9 @@ impl Files for GuardedFiles {
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         self.files.replace(path, replacement)
+    }
+
+    fn open_log(&self, path: &WorkspacePath) -> Result<Box<dyn LogFile>, FileError> {
+        self.files.open_log(path)
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::builtin::{bash, batch, edit, git, ls, process, read, search, task, write};
+use crate::builtin::{bash, batch, dynamic_workflow, edit, git, ls, process, program, read, search, task, write};
 use crate::tool::Tool;
 use crate::workspace::WorkspaceCapabilities;
 
@@ -45,6 +45,8 @@ pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOption
     }
     // These reach nothing by themselves: what they call is governed call by call.
     tools.push(Arc::new(batch::BatchTool::new()));
+    tools.push(Arc::new(program::ProgramTool::new()));
+    tools.push(Arc::new(dynamic_workflow::DynamicWorkflowTool::new()));
     tools.push(Arc::new(task::TaskTool::new(&options.agents)));
     tools
 }
@@ -70,16 +72,37 @@ mod tests {
 
     #[test]
     fn each_tool_is_there_when_its_needs_are_met() {
-        let all = ["bash", "batch", "edit", "ls", "process", "read", "search", "task", "write"];
+        let all = [
+            "bash",
+            "batch",
+            "dynamic_workflow",
+            "edit",
+            "ls",
+            "process",
+            "program",
+            "read",
+            "search",
+            "task",
+            "write",
+        ];
         assert_eq!(names(true, true, true, true), all);
-        assert_eq!(names(true, false, false, true), ["batch", "ls", "read", "search", "task"]);
-        assert_eq!(names(false, true, false, false), ["batch", "task", "write"]);
-        assert_eq!(names(true, true, false, false), ["batch", "edit", "ls", "read", "task", "write"]);
-        assert_eq!(names(false, false, true, false), ["bash", "batch", "process", "task"]);
-        assert_eq!(names(false, false, false, false), ["batch", "task"]);
+        assert_eq!(
+            names(true, false, false, true),
+            ["batch", "dynamic_workflow", "ls", "program", "read", "search", "task"]
+        );
+        assert_eq!(names(false, true, false, false), ["batch", "dynamic_workflow", "program", "task", "write"]);
+        assert_eq!(
+            names(true, true, false, false),
+            ["batch", "dynamic_workflow", "edit", "ls", "program", "read", "task", "write"]
+        );
+        assert_eq!(
+            names(false, false, true, false),
+            ["bash", "batch", "dynamic_workflow", "process", "program", "task"]
+        );
+        assert_eq!(names(false, false, false, false), ["batch", "dynamic_workflow", "program", "task"]);
         let git = WorkspaceCapabilities { git: true, ..WorkspaceCapabilities::read_only() };
         let names: Vec<String> = registry(git).names().map(ToString::to_string).collect();
-        assert_eq!(names, ["batch", "git", "ls", "read", "search", "task"]);
+        assert_eq!(names, ["batch", "dynamic_workflow", "git", "ls", "program", "read", "search", "task"]);
     }
 
     #[test]
@@ -103,7 +126,7 @@ mod tests {
         for entry in registry(WorkspaceCapabilities::local_default()).iter() {
             let spec = entry.tool.spec();
             let expected = match spec.name.as_str() {
-                "batch" => (true, false),
+                "batch" | "dynamic_workflow" | "program" => (true, false),
                 "task" => (false, true),
                 _ => (false, false),
             };

@@ -6,6 +6,7 @@
 
 mod beneath;
 mod leftover;
+mod log_file;
 mod read_only;
 mod replacement;
 

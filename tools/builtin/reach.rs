@@ -54,9 +54,10 @@ pub(crate) fn fault(error: &FileError) -> Box<ToolOutcome> {
             expected: expected.clone(),
             actual: Some(actual.clone()),
         },
-        FileError::WorkspaceMissing { .. } | FileError::HardLinked { .. } | FileError::Denied { .. } => {
-            ToolErrorKind::Unsupported { message: text.clone() }
-        }
+        FileError::WorkspaceMissing { .. }
+        | FileError::HardLinked { .. }
+        | FileError::Held { .. }
+        | FileError::Denied { .. } => ToolErrorKind::Unsupported { message: text.clone() },
         FileError::Io { op, source, .. } => match source.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 ToolErrorKind::Unsupported { message: text.clone() }

@@ -52,6 +52,38 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// [`FileError::Changed`] when [`Replacement::expected`] does not fit what is there; the file is then unchanged.
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError>;
+
+    /// Opens or makes a log: a file that is only appended to, and held for writing by nobody else. Missing folders
+    /// above it are made. No link is followed, neither above it nor at its name.
+    ///
+    /// # Errors
+    /// [`FileError::Held`] while somebody else holds it, [`FileError::NotAFile`] for anything but a file with one name,
+    /// and [`FileError::Io`] where this port keeps no logs ([`std::io::ErrorKind::Unsupported`]).
+    fn open_log(&self, path: &WorkspacePath) -> Result<Box<dyn LogFile>, FileError> {
+        let source = std::io::Error::new(std::io::ErrorKind::Unsupported, "no logs are kept here");
+        Err(FileError::Io { op: "open a log", path: path.to_string(), source })
+    }
+}
+
+/// A log that is held for writing.
+pub trait LogFile: Send + Sync {
+    /// All of it, at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// What the system says, and [`std::io::ErrorKind::FileTooLarge`] for more than `bytes_max`.
+    fn read(&mut self, bytes_max: u64) -> std::io::Result<Vec<u8>>;
+
+    /// Puts bytes at its end; they are on the disk when this returns.
+    ///
+    /// # Errors
+    /// What the system says; a part of the bytes may be there then.
+    fn append(&mut self, bytes: &[u8]) -> std::io::Result<()>;
+
+    /// Cuts it to this length.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn cut(&mut self, bytes: u64) -> std::io::Result<()>;
 }
 
 /// An open regular file.
@@ -209,6 +241,12 @@ pub enum FileError {
         path: String,
         /// How many names it has.
         link_count: u64,
+    },
+    /// Somebody else writes it.
+    #[error("{path} is written by somebody else now; try again when they are done")]
+    Held {
+        /// Where.
+        path: String,
     },
     /// A rule of the session says no.
     #[error("{path} is denied by policy ({rule})")]

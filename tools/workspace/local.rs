@@ -18,9 +18,10 @@ use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 
 use super::beneath::{Beneath, RACES_MAX, kind_of, not_a_file, stat_of};
+use super::log_file::open_log;
 use super::replacement::Replacing;
 use super::{Commands, Workspace, WorkspaceCapabilities, leftover};
-use crate::effects::files::{FileError, FileKind, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
+use crate::effects::files::{FileError, FileKind, FileStat, Files, FolderEntry, Links, LogFile, OpenFile, Replacement};
 use crate::effects::processes::Processes;
 use crate::workspace_path::WorkspacePath;
 
@@ -170,6 +171,10 @@ impl Files for LocalFiles {
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         Replacing::new(&self.beneath, path, replacement).run(|folder| self.sweep_once(folder))
+    }
+
+    fn open_log(&self, path: &WorkspacePath) -> Result<Box<dyn LogFile>, FileError> {
+        open_log(&self.beneath, path)
     }
 }
 
