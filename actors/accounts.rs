@@ -7,11 +7,12 @@
 //! that does not fit is a refusal when asking, and stays at the largest number when recording.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use thiserror::Error;
 use toolwarden_tools::ids::Id;
 
-use crate::budget::{Amount, BudgetLimits, Resource};
+use crate::budget::{Amount, BudgetLimits, Resource, Tally};
 use crate::slot::NotRunning;
 
 /// Accounts that may exist at a time.
@@ -130,6 +131,8 @@ pub struct Accounts {
 struct Account {
     parent: Option<AccountId>,
     status: AccountStatus,
+    // What is used of it besides, where it has no limit.
+    tally: Option<Arc<Tally>>,
     children: usize,
     reservations: usize,
     // Of `Resource::ALL`, those above their mark.
@@ -157,8 +160,17 @@ impl Accounts {
             }
         }
         let status = AccountStatus { limits, spent: Amount::default(), reserved: Amount::default(), open: true };
-        self.accounts.insert(id, Account { parent, status, children: 0, reservations: 0, above_mark: [false; 5] });
+        let (tally, children, reservations) = (None, 0, 0);
+        self.accounts.insert(id, Account { parent, status, tally, children, reservations, above_mark: [false; 5] });
         Ok(())
+    }
+
+    /// Takes a tally as a part of what is used of an account without limits, and without any above it: it is of no
+    /// consequence but for those who ask how the account stands.
+    pub fn count_with(&mut self, account: &AccountId, tally: Arc<Tally>) {
+        if let Some(held) = self.accounts.get_mut(account) {
+            held.tally = Some(tally);
+        }
     }
 
     /// Reserves in an account and all above it, or nowhere; says which marks were passed by it.
@@ -233,7 +245,9 @@ impl Accounts {
     /// # Errors
     /// [`LedgerError::UnknownAccount`].
     pub fn status(&self, account: &AccountId) -> Result<AccountStatus, LedgerError> {
-        self.known(account).map(|held| held.status)
+        let Account { status, tally, .. } = self.known(account)?;
+        let counted = tally.as_ref().map(|tally| tally.sum()).unwrap_or_default();
+        Ok(AccountStatus { spent: status.spent.saturating_add(counted), ..*status })
     }
 
     /// Reservations out.

@@ -20,6 +20,7 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::blobs::{BlobError, BlobStat, Blobs, NewBlob, OpenBlob, open_checked};
+use toolwarden_tools::effects::blocking::off_thread;
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::ids::SessionId;
 
@@ -329,9 +330,9 @@ impl ArtifactStore {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
 ) -> Result<T, ArtifactError> {
-    match tokio::task::spawn_blocking(work).await {
+    match off_thread(work).await {
         Ok(done) => Ok(done?),
-        Err(_panic) => Err(NotRunning.into()),
+        Err(_lost) => Err(NotRunning.into()),
     }
 }
 

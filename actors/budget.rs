@@ -3,6 +3,8 @@
 //! All numbers are whole: money in millionths of a US dollar, so that sums are exact and replay to the same.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +99,44 @@ impl Amount {
     }
 }
 
+/// What is used where nothing can be refused: counted on the spot, for an account and all above it, without a word to
+/// anybody.
+#[derive(Debug, Default)]
+pub struct Tally {
+    used: [AtomicU64; Resource::ALL.len()],
+    above: Option<Arc<Self>>,
+}
+
+impl Tally {
+    /// An empty one, below another.
+    pub fn below(above: Option<Arc<Self>>) -> Self {
+        Self { above, ..Self::default() }
+    }
+
+    /// Counts what was used; each part stays at the largest number instead of overflowing.
+    pub fn add(&self, used: Amount) {
+        let mut next = Some(self);
+        while let Some(tally) = next {
+            for (count, resource) in tally.used.iter().zip(Resource::ALL) {
+                let more = used.get(resource);
+                if more > 0 {
+                    let sum = |count: u64| Some(count.saturating_add(more));
+                    // It never fails: there is always a sum.
+                    let _ = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, sum);
+                }
+            }
+            next = tally.above.as_deref();
+        }
+    }
+
+    /// What was used.
+    pub fn sum(&self) -> Amount {
+        let [calls, input_tokens, output_tokens, cost_microusd, output_bytes] =
+            Resource::ALL.map(|resource| self.used[resource as usize].load(Ordering::Acquire));
+        Amount { calls, input_tokens, output_tokens, cost_microusd, output_bytes }
+    }
+}
+
 /// How much an account may use; no limit where none is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -137,6 +177,29 @@ impl BudgetLimits {
             Resource::OutputTokens => self.output_tokens,
             Resource::CostMicrousd => self.cost_microusd,
             Resource::OutputBytes => self.output_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{Amount, Resource, Tally};
+
+    #[test]
+    fn a_tally_counts_each_resource_for_itself_and_all_above() {
+        let top = Arc::new(Tally::default());
+        let below = Tally::below(Some(Arc::clone(&top)));
+        let used = Amount { calls: 1, input_tokens: 2, output_tokens: 3, cost_microusd: 4, output_bytes: u64::MAX };
+        top.add(Amount { calls: 10, ..Amount::default() });
+        below.add(used);
+        below.add(used);
+        let twice = used.saturating_add(used);
+        assert_eq!(below.sum(), twice);
+        assert_eq!(top.sum(), Amount { calls: 12, ..twice });
+        for (at, resource) in Resource::ALL.into_iter().enumerate() {
+            assert_eq!(resource as usize, at, "the order of the list is that of the kinds");
         }
     }
 }

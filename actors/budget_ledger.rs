@@ -2,7 +2,8 @@
 //! itself.
 //!
 //! The decisions are [`Accounts`]'. One ledger holds all accounts, because a reservation must be made in an account
-//! and in all above it at once, and only one who sees them all can do that.
+//! and in all above it at once, and only one who sees them all can do that. Where no account on the path has a limit,
+//! nothing can be refused: there the ledger is neither asked nor told, and what was used is counted on the spot.
 //!
 //! - Holds: the accounts and the reservations out.
 //! - Supervised by: the root. Restart: permanent.
@@ -12,11 +13,13 @@
 //!   there are at most [`crate::accounts::RESERVATIONS_MAX`].
 //! - Reports: marks that are passed, in the answer to whoever passed them.
 
+use std::sync::Arc;
+
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::sync::oneshot;
 
 use crate::accounts::{AccountId, AccountStatus, Accounts, LedgerError, ReservationId, Threshold};
-use crate::budget::{Amount, BudgetLimits};
+use crate::budget::{Amount, BudgetLimits, Tally};
 use crate::child_spec::ChildSpec;
 use crate::lease::{Afterwards, Home, Lease};
 use crate::slot::{NotRunning, Slot};
@@ -28,26 +31,28 @@ pub struct BudgetLedger {
 }
 
 /// An account, as whoever reserves in it knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Account {
     id: AccountId,
     parent: Option<AccountId>,
     limits: BudgetLimits,
-    /// Whether it or one above it has a limit. Limits never change, and where there is none nothing can be refused:
-    /// there the ledger is not asked, only told what was used.
-    is_limited: bool,
+    /// None where it or one above it has a limit. Limits never change, and where there is none nothing can be refused:
+    /// there it is only counted what was used.
+    tally: Option<Arc<Tally>>,
 }
 
 impl Account {
     /// An account with none above it.
     pub fn new(id: AccountId, limits: BudgetLimits) -> Self {
-        Self { id, parent: None, limits, is_limited: limits != BudgetLimits::default() }
+        let tally = (limits == BudgetLimits::default()).then(Arc::default);
+        Self { id, parent: None, limits, tally }
     }
 
     /// An account below this one.
     pub fn child(&self, id: AccountId, limits: BudgetLimits) -> Self {
-        let is_limited = self.is_limited || limits != BudgetLimits::default();
-        Self { id, parent: Some(self.id.clone()), limits, is_limited }
+        let above = self.tally.as_ref().filter(|_| limits == BudgetLimits::default());
+        let tally = above.map(|above| Arc::new(Tally::below(Some(Arc::clone(above)))));
+        Self { id, parent: Some(self.id.clone()), limits, tally }
     }
 
     /// Its id.
@@ -111,8 +116,8 @@ impl BudgetLedger {
     /// # Errors
     /// [`LedgerError`] when the id is taken, the parent unknown or closed, or the tree too deep or too large.
     pub async fn open_account(&self, account: &Account) -> Result<(), LedgerError> {
-        let Account { id, parent, limits, .. } = account.clone();
-        self.ask(|reply| LedgerMessage::Open { id, parent, limits, reply }).await
+        let account = account.clone();
+        self.ask(|reply| LedgerMessage::Open { account, reply }).await
     }
 
     /// Sets aside `amount` in an account and all above it, or nowhere.
@@ -120,12 +125,13 @@ impl BudgetLedger {
     /// # Errors
     /// [`LedgerError::Refused`] when a budget does not cover it; others when the account is unknown or closed.
     pub async fn reserve(&self, account: &Account, amount: Amount) -> Result<Reservation, LedgerError> {
-        let account_id = account.id.clone();
-        if !account.is_limited {
-            let home = ReservationHome::Unlimited { ledger: self.slot.get()?, account: account_id };
-            return Ok(Reservation { lease: Lease::new(home), thresholds: Vec::new() });
+        if let Some(tally) = &account.tally {
+            self.slot.get()?;
+            let lease = Lease::new(ReservationHome::Unlimited(Arc::clone(tally)));
+            return Ok(Reservation { lease, thresholds: Vec::new() });
         }
-        self.ask(|reply| LedgerMessage::Reserve { account: account_id, amount, reply }).await
+        let account = account.id.clone();
+        self.ask(|reply| LedgerMessage::Reserve { account, amount, reply }).await
     }
 
     /// Records use without a reservation: what the journal says was used before a restart.
@@ -165,35 +171,28 @@ enum ReservationHome {
         ledger: ActorRef<LedgerMessage>,
         id: ReservationId,
     },
-    /// In an account without limits: there is nothing set aside, so only use is told.
-    Unlimited {
-        ledger: ActorRef<LedgerMessage>,
-        account: AccountId,
-    },
+    /// In an account without limits: there is nothing set aside, so only use is counted.
+    Unlimited(Arc<Tally>),
 }
 
 impl Home for ReservationHome {
     type Word = Amount;
 
     fn take_back(self, used: Option<Amount>, then: Afterwards) {
-        // A ledger that is gone holds no reservation to end, and no account.
-        let _ = match (self, used) {
-            (Self::Reserved { ledger, id }, used) => ledger.cast(LedgerMessage::Settle { id, used, then }),
-            (Self::Unlimited { ledger, account }, Some(used)) => {
-                ledger.cast(LedgerMessage::Record { account, used, then })
-            }
-            (Self::Unlimited { .. }, None) => Ok(()),
-        };
+        match self {
+            // A ledger that is gone holds no reservation to end.
+            Self::Reserved { ledger, id } => drop(ledger.cast(LedgerMessage::Settle { id, used, then })),
+            Self::Unlimited(tally) => tally.add(used.unwrap_or_default()),
+        }
     }
 }
 
 type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
 
 enum LedgerMessage {
-    Open { id: AccountId, parent: Option<AccountId>, limits: BudgetLimits, reply: Reply<()> },
+    Open { account: Account, reply: Reply<()> },
     Reserve { account: AccountId, amount: Amount, reply: Reply<Reservation> },
     Settle { id: ReservationId, used: Option<Amount>, then: Afterwards },
-    Record { account: AccountId, used: Amount, then: Afterwards },
     Charge { account: AccountId, used: Amount, reply: Reply<()> },
     Close { account: AccountId, reply: Reply<()> },
     Status { account: AccountId, reply: Reply<AccountStatus> },
@@ -218,8 +217,12 @@ impl Actor for LedgerActor {
     ) -> Result<(), ActorProcessingErr> {
         // An asker that is gone drops the answer, and a reservation in it is released.
         match message {
-            LedgerMessage::Open { id, parent, limits, reply } => {
-                let _ = reply.send(accounts.open(id, parent, limits));
+            LedgerMessage::Open { account: Account { id, parent, limits, tally }, reply } => {
+                let opened = accounts.open(id.clone(), parent, limits);
+                if let (Ok(()), Some(tally)) = (&opened, tally) {
+                    accounts.count_with(&id, tally);
+                }
+                let _ = reply.send(opened);
             }
             LedgerMessage::Reserve { account, amount, reply } => {
                 let reserved = accounts.reserve(&account, amount).map(|(id, thresholds)| {
@@ -230,11 +233,6 @@ impl Actor for LedgerActor {
             }
             LedgerMessage::Settle { id, used, then } => {
                 accounts.settle(id, used);
-                drop(then);
-            }
-            LedgerMessage::Record { account, used, then } => {
-                // An account that was closed meanwhile is not written to any more.
-                let _ = accounts.charge(&account, used);
                 drop(then);
             }
             LedgerMessage::Charge { account, used, reply } => {
@@ -300,7 +298,7 @@ mod tests {
 
     // Nothing is asked where nothing can be refused, but what was used is in the books of all above.
     #[tokio::test]
-    async fn an_account_without_limits_is_told_what_was_used() {
+    async fn an_account_without_limits_counts_what_was_used() {
         let ledger = BudgetLedger::new();
         let top = Account::new("top".into(), BudgetLimits::default());
         let below = top.child("below".into(), BudgetLimits::default());
@@ -314,6 +312,12 @@ mod tests {
             let status = ledger.status(account.into()).await.unwrap();
             assert_eq!((status.spent.calls, status.reserved.calls), (5, 0));
         }
+        // What was charged, and what accounts with limits below it use, is counted as well.
+        ledger.charge("below".into(), calls(1)).await.unwrap();
+        let limited = below.child("limited".into(), BudgetLimits { calls: Some(9), ..BudgetLimits::default() });
+        ledger.open_account(&limited).await.unwrap();
+        ledger.reserve(&limited, calls(1)).await.unwrap().settle(calls(3));
+        assert_eq!(ledger.status("top".into()).await.unwrap().spent, calls(9));
     }
 
     #[tokio::test]

@@ -2,9 +2,10 @@
 //!
 //! The decisions are [`PermitPool`]'s. Here a permit is a lease that travels inside the grant: when the caller is
 //! gone, the grant has no reader and the permit comes home as if it had been used. A caller that stops waiting,
-//! by cancel or by being dropped, leaves the line at once.
+//! by cancel or by being dropped, leaves the line at once. While nobody waits, a caller takes a free permit in passing
+//! ([`Turnstile`]) and the actor hears nothing of it; it shuts the turnstile before it decides anything.
 //!
-//! - Holds: the permits out, the line, the breaker, and the way back to each waiting caller.
+//! - Holds: the permits that it lent itself, the line, the breaker, and the way back to each waiting caller.
 //! - Supervised by: `lanes`. Restart: permanent.
 //! - After a restart the line is empty (its callers were told [`Shed::NotRunning`]), the breaker closed, and the
 //!   permits still out from before count until they come home: never more than `permits` live, restart or not.
@@ -28,6 +29,7 @@ use crate::circuit_breaker::CallHealth;
 use crate::lease::{Afterwards, Home, Lease};
 use crate::permit_pool::{BulkheadLimits, BulkheadStatus, Effect, Message, PermitPool, Shed};
 use crate::slot::{NotRunning, Slot};
+use crate::turnstile::{Homecoming, Turnstile};
 use crate::waiting_line::{Holder, Ticket};
 
 /// The handle of one lane; clones share it, and it follows the actor through restarts.
@@ -58,8 +60,8 @@ impl Permit {
 impl Bulkhead {
     /// The handle of a lane that is not started yet.
     pub fn new(lane: Lane, limits: BulkheadLimits) -> Self {
-        let (slot, tickets, live) = (Slot::new(), AtomicU64::new(0), AtomicUsize::new(0));
-        Self { shared: Arc::new(Shared { lane, limits, slot, tickets, live }) }
+        let (slot, tickets, turnstile) = (Slot::new(), AtomicU64::new(0), Turnstile::new(limits.permits));
+        Self { shared: Arc::new(Shared { lane, limits, slot, tickets, turnstile }) }
     }
 
     /// Starts the lane's actor under `supervisor`; the same call starts it anew after it ended.
@@ -69,8 +71,8 @@ impl Bulkhead {
     pub async fn start(&self, supervisor: ActorCell) -> Result<ActorCell, SpawnErr> {
         let (actor, _) = Actor::spawn_linked(None, LaneActor, Arc::clone(&self.shared), supervisor).await?;
         self.shared.slot.put(actor.clone());
-        // A permit of a former life that came home before the new actor was in its slot told nobody.
-        let _ = actor.cast(LaneMessage::Recount);
+        // A permit that came home before the new actor was in its slot told nobody; and somebody has to open.
+        let _ = actor.cast(LaneMessage::Recount(Afterwards::default()));
         Ok(actor.get_cell())
     }
 
@@ -88,9 +90,9 @@ impl Bulkhead {
         &self.shared.lane
     }
 
-    /// Whether all permits are out at this moment, so that the next caller will have to wait.
-    pub fn is_full(&self) -> bool {
-        self.shared.live.load(Ordering::Acquire) >= self.shared.limits.permits
+    /// Whether the next caller will have to ask at this moment, and perhaps to wait.
+    pub fn has_to_be_asked(&self) -> bool {
+        self.shared.turnstile.turns_away()
     }
 
     /// Waits for a permit. Dropping the future gives up the place in the line.
@@ -102,6 +104,9 @@ impl Bulkhead {
             return Err(Shed::Cancelled(reason.clone()));
         }
         let lane = self.shared.slot.get().map_err(|NotRunning| Shed::NotRunning)?;
+        if self.shared.turnstile.pass() {
+            return Ok(PermitHome::passed(&self.shared));
+        }
         let ticket = Ticket(self.shared.tickets.fetch_add(1, Ordering::Relaxed));
         let (waiter, answer) = oneshot::channel();
         let asked = lane.cast(LaneMessage::Pool(Message::Acquire { ticket, holder, waiter }));
@@ -142,8 +147,8 @@ struct Shared {
     limits: BulkheadLimits,
     slot: Slot<LaneMessage>,
     tickets: AtomicU64,
-    // Permits out, of all lives of the actor: what a new life has to count before it hands out more.
-    live: AtomicUsize,
+    // Counts the permits out of all lives of the actor, so a new life knows how many are left.
+    turnstile: Turnstile,
 }
 
 /// A place in the line; leaves it when dropped before the answer.
@@ -164,17 +169,27 @@ impl Drop for Place {
 
 struct PermitHome {
     shared: Arc<Shared>,
-    // Permits out of the life that granted this one.
+    // None for one that was taken in passing.
+    lent: Option<Lent>,
+}
+
+/// How the actor knows a permit that it lent.
+struct Lent {
+    // Permits out of the life that lent this one.
     own_live: Arc<AtomicUsize>,
     ticket: Ticket,
 }
 
 impl PermitHome {
     fn lend(shared: &Arc<Shared>, own_live: &Arc<AtomicUsize>, ticket: Ticket) -> Permit {
-        shared.live.fetch_add(1, Ordering::AcqRel);
+        shared.turnstile.lend();
         own_live.fetch_add(1, Ordering::AcqRel);
-        let home = Self { shared: Arc::clone(shared), own_live: Arc::clone(own_live), ticket };
-        Permit { lease: Lease::new(home) }
+        let lent = Lent { own_live: Arc::clone(own_live), ticket };
+        Permit { lease: Lease::new(Self { shared: Arc::clone(shared), lent: Some(lent) }) }
+    }
+
+    fn passed(shared: &Arc<Shared>) -> Permit {
+        Permit { lease: Lease::new(Self { shared: Arc::clone(shared), lent: None }) }
     }
 }
 
@@ -183,12 +198,19 @@ impl Home for PermitHome {
 
     fn take_back(self, word: Option<CallHealth>, then: Afterwards) {
         // Counted first and told then, so that whoever hears of it sees the count.
-        self.own_live.fetch_sub(1, Ordering::AcqRel);
-        self.shared.live.fetch_sub(1, Ordering::AcqRel);
+        if let Some(lent) = &self.lent {
+            lent.own_live.fetch_sub(1, Ordering::AcqRel);
+        }
+        let message = match (self.shared.turnstile.come_home(), self.lent) {
+            (_, Some(Lent { ticket, .. })) => {
+                LaneMessage::Return(Message::Return { ticket, health: word.unwrap_or_default() }, then)
+            }
+            (Homecoming::ToBeTold, None) => LaneMessage::Recount(then),
+            (Homecoming::Unnoticed, None) => return,
+        };
         if let Ok(lane) = self.shared.slot.get() {
-            let message = Message::Return { ticket: self.ticket, health: word.unwrap_or_default() };
-            // A lane that is gone has no permits to count; its next life reads `live`.
-            let _ = lane.cast(LaneMessage::Return(message, then));
+            // A lane that is gone has no permits to count; its next life reads the turnstile.
+            let _ = lane.cast(message);
         }
     }
 }
@@ -198,7 +220,8 @@ type Waiter = oneshot::Sender<Result<Permit, Shed>>;
 enum LaneMessage {
     Pool(Message<Waiter>),
     Return(Message<Waiter>, Afterwards),
-    Recount,
+    /// Permits came home that this life did not lend.
+    Recount(Afterwards),
     Status(oneshot::Sender<BulkheadStatus>),
 }
 
@@ -207,7 +230,7 @@ struct LaneActor;
 struct LaneState {
     shared: Arc<Shared>,
     own_live: Arc<AtomicUsize>,
-    inherited: usize,
+    elsewhere: usize,
     pool: PermitPool<Waiter>,
     effects: Vec<Effect<Waiter>>,
     started_at: Instant,
@@ -217,29 +240,35 @@ impl LaneState {
     fn new(shared: Arc<Shared>) -> Self {
         let pool = PermitPool::new(shared.limits);
         let own_live = Arc::new(AtomicUsize::new(0));
-        Self { shared, own_live, inherited: 0, pool, effects: Vec::new(), started_at: Instant::now() }
+        Self { shared, own_live, elsewhere: 0, pool, effects: Vec::new(), started_at: Instant::now() }
     }
 
     fn now(&self) -> Duration {
         self.started_at.elapsed()
     }
 
-    /// Tells the pool how many permits of former lives are out. Every permit of this life that is live is among
-    /// those the pool counts itself, so a permit that comes home between the two reads is never missed, only
-    /// counted once more until its message arrives.
+    /// Shuts the turnstile and tells the pool how many permits are out that it did not lend. Every permit of this life
+    /// that is live is among those the pool counts itself, so a permit that comes home between the two reads is never
+    /// missed, only counted once more until its message arrives.
     fn recount(&mut self) {
-        let live = self.shared.live.load(Ordering::Acquire);
-        let permits = live.saturating_sub(self.own_live.load(Ordering::Acquire));
-        if permits != self.inherited {
-            self.inherited = permits;
-            self.pool.step(self.now(), Message::Inherited { permits }, &mut self.effects);
+        let out = self.shared.turnstile.shut();
+        let permits = out.saturating_sub(self.own_live.load(Ordering::Acquire));
+        if permits != self.elsewhere {
+            self.elsewhere = permits;
+            self.pool.step(self.now(), Message::Elsewhere { permits }, &mut self.effects);
         }
     }
 
-    fn step(&mut self, message: Message<Waiter>) {
+    /// Recounts, takes a message when there is one, and opens again when nobody is left who waits.
+    fn step(&mut self, message: Option<Message<Waiter>>) {
         self.recount();
-        self.pool.step(self.now(), message, &mut self.effects);
+        if let Some(message) = message {
+            self.pool.step(self.now(), message, &mut self.effects);
+        }
         self.carry_out();
+        if self.pool.lets_pass() {
+            self.shared.turnstile.open();
+        }
     }
 
     fn carry_out(&mut self) {
@@ -273,18 +302,17 @@ impl Actor for LaneActor {
         state: &mut LaneState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            LaneMessage::Pool(message) => state.step(message),
+            LaneMessage::Pool(message) => state.step(Some(message)),
             LaneMessage::Return(message, then) => {
-                state.step(message);
+                state.step(Some(message));
                 drop(then);
             }
-            LaneMessage::Recount => {
-                state.recount();
-                state.carry_out();
+            LaneMessage::Recount(then) => {
+                state.step(None);
+                drop(then);
             }
             LaneMessage::Status(reply) => {
-                state.recount();
-                state.carry_out();
+                state.step(None);
                 let _ = reply.send(state.pool.status(state.now()));
             }
         }
@@ -445,25 +473,52 @@ mod tests {
     async fn a_grant_that_nobody_reads_brings_its_permit_home() {
         let (bulkhead, _root, _actor) = lane(1, 8).await;
         let stop = Cancellation::new();
+        let first = acquire(&bulkhead, 0).await.unwrap();
         // Ask once and never look again: the grant lies in a mailbox that is alive but unread.
-        let mut asking = Box::pin(bulkhead.acquire(holder(0), &stop));
+        let mut asking = Box::pin(bulkhead.acquire(holder(1), &stop));
         assert!(futures_util::poll!(&mut asking).is_pending());
+        until(&bulkhead, 1, 1).await;
+        drop(first);
         until(&bulkhead, 1, 0).await;
         drop(asking);
         until(&bulkhead, 0, 0).await;
-        drop(acquire(&bulkhead, 1).await.unwrap());
+        drop(acquire(&bulkhead, 2).await.unwrap());
     }
 
     #[tokio::test]
     async fn cancel_wins_over_a_grant_that_is_there_already_and_its_permit_goes_home() {
         let (bulkhead, _root, _actor) = lane(1, 8).await;
         let stop = Cancellation::new();
-        let mut asking = Box::pin(bulkhead.acquire(holder(0), &stop));
+        let first = acquire(&bulkhead, 0).await.unwrap();
+        let mut asking = Box::pin(bulkhead.acquire(holder(1), &stop));
         assert!(futures_util::poll!(&mut asking).is_pending());
+        until(&bulkhead, 1, 1).await;
+        drop(first);
         until(&bulkhead, 1, 0).await;
         stop.cancel(CancelReason::Requested);
         assert_eq!(asking.await.unwrap_err(), Shed::Cancelled(CancelReason::Requested));
         until(&bulkhead, 0, 0).await;
+    }
+
+    #[tokio::test]
+    async fn nobody_overtakes_the_line_and_who_comes_to_an_empty_one_passes() {
+        let (bulkhead, _root, _actor) = lane(1, 8).await;
+        let held = acquire(&bulkhead, 0).await.unwrap();
+        assert!(bulkhead.has_to_be_asked(), "the only permit is out");
+        let first = bulkhead.clone();
+        let first = tokio::spawn(async move { acquire(&first, 1).await });
+        until(&bulkhead, 1, 1).await;
+        // The permit comes home and goes to the one who waits, not to the one who comes now.
+        drop(held);
+        let stop = Cancellation::new();
+        let mut later = Box::pin(bulkhead.acquire(holder(2), &stop));
+        assert!(futures_util::poll!(&mut later).is_pending());
+        let first = first.await.unwrap().unwrap();
+        until(&bulkhead, 1, 1).await;
+        drop(first);
+        drop(later.await.unwrap());
+        until(&bulkhead, 0, 0).await;
+        assert!(!bulkhead.has_to_be_asked(), "the line is empty");
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use thiserror::Error;
 use tokio::sync::oneshot;
+use toolwarden_tools::effects::blocking::off_thread;
 use toolwarden_tools::effects::store::{Append, Store, StoreError};
 use toolwarden_tools::ids::SessionId;
 
@@ -215,11 +216,12 @@ impl FactLogState {
                 continue;
             }
             let myself = myself.clone();
-            tokio::task::spawn_blocking(move || {
+            // It goes on by itself.
+            drop(off_thread(move || {
                 write(&*store, batch);
                 // Nobody needs to know when the log is gone.
                 drop(myself.cast(FactLogMessage::Done));
-            });
+            }));
         }
     }
 }
@@ -400,7 +402,7 @@ mod tests {
         let log = FactLog::new(Arc::clone(&store) as _);
         start(&log, onlooker.clone()).await.unwrap();
         let first = log.append(fact("a", 1));
-        let begins = tokio::task::spawn_blocking(move || (begins.recv().unwrap(), begins)).await.unwrap();
+        let begins = off_thread(move || (begins.recv().unwrap(), begins)).await.ok().unwrap();
         assert_eq!(begins.0, 1);
         let rest: Vec<Written> = (2..40).map(|number| log.append(fact("a", number))).collect();
         let other = log.append(fact("b", 1));
@@ -415,7 +417,7 @@ mod tests {
         mark.durable().await.unwrap();
         assert_eq!(store.look(&"a".into()).unwrap().log.len(), 39);
         let begins = begins.1;
-        let second = tokio::task::spawn_blocking(move || begins.recv().unwrap()).await.unwrap();
+        let second = off_thread(move || begins.recv().unwrap()).await.ok().unwrap();
         assert_eq!(second, 39, "one wait for all that came meanwhile");
         // The store breaks down: an answer all the same, and the log goes on.
         let lost = log.append(fact("a", 40));

@@ -20,6 +20,7 @@ use tokio::sync::{broadcast, oneshot};
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::ids::{InvocationId, SessionId};
 
+use crate::lease::Afterwards;
 use crate::retention::{Page, Retention, RetentionLimits};
 use crate::slot::Slot;
 
@@ -211,12 +212,12 @@ impl<E: JournalEvent> Journal<E> {
 
     /// Writes an event without waiting: it is in the order, but perhaps not yet in the sink.
     pub fn note(&self, event: E) {
-        self.send(JournalMessage::Append(event, None));
+        self.send(JournalMessage::Append(event, Told::Nobody));
     }
 
     /// As [`Self::note`], for events that follow each other without one of somebody else in between.
     pub fn note_all(&self, events: Vec<E>) {
-        self.send(JournalMessage::AppendAll(events, None));
+        self.send(JournalMessage::AppendAll(events, Told::Nobody));
     }
 
     /// Writes an event, at once, and gives what waits until the sink has it: a small future, without the event.
@@ -225,7 +226,7 @@ impl<E: JournalEvent> Journal<E> {
     /// [`JournalError`].
     pub fn append(&self, event: E) -> impl Future<Output = Result<u64, JournalError>> + Send + use<E> {
         let (reply, answer) = oneshot::channel();
-        self.send(JournalMessage::Append(event, Some(reply)));
+        self.send(JournalMessage::Append(event, Told::Writer(reply)));
         stored(answer)
     }
 
@@ -236,26 +237,19 @@ impl<E: JournalEvent> Journal<E> {
     /// [`JournalError`].
     pub fn append_all(&self, events: Vec<E>) -> impl Future<Output = Result<u64, JournalError>> + Send + use<E> {
         let (reply, answer) = oneshot::channel();
-        self.send(JournalMessage::AppendAll(events, Some(reply)));
+        self.send(JournalMessage::AppendAll(events, Told::Writer(reply)));
         stored(answer)
     }
 
-    /// As [`Self::append_all`], but the events are sent when the first part of what is returned is called; when it
-    /// is dropped instead, the journal is taken to be gone.
-    pub fn append_later(
-        &self,
-        events: Vec<E>,
-    ) -> (impl FnOnce() + Send + 'static + use<E>, impl Future<Output = Result<u64, JournalError>> + Send + use<E>)
-    {
-        let (reply, answer) = oneshot::channel();
-        let journal = self.clone();
-        (move || journal.send(JournalMessage::AppendAll(events, Some(reply))), stored(answer))
+    /// As [`Self::note_all`]; what is to be done afterwards is done once the sink has them, or when the journal is gone.
+    pub fn note_all_then(&self, events: Vec<E>, then: Afterwards) {
+        self.send(JournalMessage::AppendAll(events, Told::Then(then)));
     }
 
-    /// A journal that is gone drops the message, and a reply with it.
+    /// A journal that is gone drops the message, and whom it was to tell with it.
     fn send(&self, message: JournalMessage<E>) {
-        if let Ok(actor) = self.slot.get() {
-            drop(actor.cast(message));
+        if !self.slot.get().is_ok_and(|actor| actor.cast(message).is_ok()) {
+            tracing::warn!("an event is lost: the journal is not running");
         }
     }
 
@@ -358,7 +352,25 @@ pub fn shut_down(cell: &ActorCell) {
     }
 }
 
-type Reply = oneshot::Sender<Result<u64, JournalError>>;
+/// Whom to tell once the sink has what was written.
+enum Told {
+    Nobody,
+    /// Who wrote it; of several events, about the last.
+    Writer(oneshot::Sender<Result<u64, JournalError>>),
+    /// Whoever comes next.
+    Then(Afterwards),
+}
+
+impl Told {
+    /// A writer that no longer waits for its answer is no fault of the journal's.
+    fn of(self, stored: Result<u64, JournalError>) {
+        match self {
+            Self::Nobody => {}
+            Self::Writer(reply) => drop(reply.send(stored)),
+            Self::Then(then) => drop(then),
+        }
+    }
+}
 
 /// What waits for the journal's acknowledgement.
 async fn stored(answer: oneshot::Receiver<Result<u64, JournalError>>) -> Result<u64, JournalError> {
@@ -366,8 +378,8 @@ async fn stored(answer: oneshot::Receiver<Result<u64, JournalError>>) -> Result<
 }
 
 enum JournalMessage<E: JournalEvent> {
-    Append(E, Option<Reply>),
-    AppendAll(Vec<E>, Option<Reply>),
+    Append(E, Told),
+    AppendAll(Vec<E>, Told),
     Subscribe(Option<SessionId>, RpcReplyPort<broadcast::Receiver<Shared<E>>>),
     Status(RpcReplyPort<JournalStatus>),
     Page(SessionId, u64, usize, RpcReplyPort<Option<Page<Entry<E>>>>),
@@ -468,18 +480,11 @@ impl<E: JournalEvent> Actor for JournalActor<E> {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        // A caller that no longer waits for its answer is no fault of the journal's.
         match message {
-            JournalMessage::Append(event, None) => {
-                drop(state.append(event));
-            }
-            JournalMessage::Append(event, Some(reply)) => {
-                drop(reply.send(state.append(event)));
-            }
-            JournalMessage::AppendAll(events, reply) => {
-                let last = events.into_iter().map(|event| state.append(event)).last();
-                if let (Some(last), Some(reply)) = (last, reply) {
-                    drop(reply.send(last));
+            JournalMessage::Append(event, told) => told.of(state.append(event)),
+            JournalMessage::AppendAll(events, told) => {
+                if let Some(last) = events.into_iter().map(|event| state.append(event)).last() {
+                    told.of(last);
                 }
             }
             JournalMessage::Subscribe(session, reply) => {

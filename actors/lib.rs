@@ -15,6 +15,7 @@ mod onlooker;
 pub mod restart_intensity;
 pub mod retention;
 pub mod slot;
+pub mod turnstile;
 
 pub mod accounts;
 pub mod child_spec;

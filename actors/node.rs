@@ -32,6 +32,7 @@ use tokio::task::AbortHandle;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 
 use self::alarm::{Alarm, Alarms};
+use crate::lease::Afterwards;
 
 /// Most children that a node holds at a time; a further one is refused.
 pub const CHILDREN_MAX: usize = 65_536;
@@ -454,7 +455,7 @@ impl NodeHandle {
         F: FnOnce(NodeHandle) -> R + Send + 'static,
         R: Future<Output = T> + Send + 'static,
     {
-        self.spawn_child(spec, body, Epilogue(None))
+        self.spawn_child(spec, start_with(body, told_at_once), Epilogue(None))
     }
 
     /// As [`Self::spawn`], with an epilogue: it is called exactly once, after the child's own children have
@@ -467,18 +468,24 @@ impl NodeHandle {
         R: Future<Output = T> + Send + 'static,
         E: FnOnce(&Ending) + Send + 'static,
     {
-        self.spawn_child(spec, body, Epilogue(Some(Box::new(epilogue))))
+        self.spawn_child(spec, start_with(body, told_at_once), Epilogue(Some(Box::new(epilogue))))
     }
 
-    fn spawn_child<T, F, R>(&self, spec: NodeSpec, body: F, epilogue: Epilogue) -> Waiter<T>
+    /// As [`Self::spawn_with_epilogue`], for a body that pays what it owes when it parts: the node hears of its end
+    /// only when that is done, and nobody is woken in between for it.
+    pub fn spawn_parting<T, F, R, E>(&self, spec: NodeSpec, body: F, epilogue: E) -> Waiter<T>
     where
         T: Send + 'static,
         F: FnOnce(NodeHandle) -> R + Send + 'static,
-        R: Future<Output = T> + Send + 'static,
+        R: Future<Output = Parting<T>> + Send + 'static,
+        E: FnOnce(&Ending) + Send + 'static,
     {
+        self.spawn_child(spec, start_with(body, told_when_parted), Epilogue(Some(Box::new(epilogue))))
+    }
+
+    fn spawn_child<T>(&self, spec: NodeSpec, body: Body, epilogue: Epilogue) -> Waiter<T> {
         let id = self.tree.next_id();
         let (ended, waits) = oneshot::channel();
-        let body = start_with(body);
         let birth = Birth { id, spec, body, epilogue, ended };
         // When the node is gone the birth is dropped with the message, and the waiter learns it.
         drop(self.actor.cast(NodeMessage::Spawn(Box::new(birth))));
@@ -492,23 +499,45 @@ impl fmt::Debug for NodeHandle {
     }
 }
 
+/// What a body gives back, and what it owes: the debts are handed the word to its node, and pass it on (by dropping it)
+/// once they are paid.
+pub struct Parting<T> {
+    output: T,
+    debts: Box<dyn FnOnce(Afterwards) + Send>,
+}
+
+impl<T> Parting<T> {
+    /// Gives this back once that is paid. Debts that drop what they are handed, for whatever reason, are paid.
+    pub fn owing(output: T, debts: impl FnOnce(Afterwards) + Send + 'static) -> Self {
+        Self { output, debts: Box::new(debts) }
+    }
+}
+
 /// Starts a body as a task of its own. The body's future goes into the task as it is: large futures are costly to move.
-fn start_with<T, F, R>(body: F) -> Body
+fn start_with<T, F, R>(body: F, tell: fn(T, BodyGuard)) -> Body
 where
     T: Send + 'static,
     F: FnOnce(NodeHandle) -> R + Send + 'static,
     R: Future<Output = T> + Send + 'static,
 {
-    Box::new(move |handle, mut guard| {
+    Box::new(move |handle, guard| {
         let task = tokio::spawn(async move {
             // The factory runs inside of the guard too: it may panic as well.
             match AssertUnwindSafe(async move { body(handle).await }).catch_unwind().await {
-                Ok(output) => guard.tell(BodyEnd::Returned, Some(Box::new(output))),
+                Ok(output) => tell(output, guard),
                 Err(panic) => guard.tell(BodyEnd::Panicked(panic_text(&*panic)), None),
             }
         });
         task.abort_handle()
     })
+}
+
+fn told_at_once<T: Send + 'static>(output: T, guard: BodyGuard) {
+    guard.tell(BodyEnd::Returned, Some(Box::new(output)));
+}
+
+fn told_when_parted<T: Send + 'static>(Parting { output, debts }: Parting<T>, guard: BodyGuard) {
+    debts(Afterwards::call(move || told_at_once(output, guard)));
 }
 
 /// How a node ended, with what its body returned.
@@ -605,7 +634,7 @@ where
     F: FnOnce(NodeHandle) -> R + Send + 'static,
     R: Future<Output = ()> + Send + 'static,
 {
-    let body = start_with(body);
+    let body = start_with(body, told_at_once);
     let (id, signal) = (tree.next_id(), Cancellation::new());
     let birth = Newborn { id, spec, body, epilogue: Epilogue(None), tree: Arc::clone(tree), signal: signal.clone() };
     let (actor, _) = match supervisor {
@@ -720,7 +749,7 @@ struct BodyGuard {
 }
 
 impl BodyGuard {
-    fn tell(&mut self, end: BodyEnd, output: Option<Output>) {
+    fn tell(mut self, end: BodyEnd, output: Option<Output>) {
         self.told = true;
         drop(self.node.cast(NodeMessage::BodyOver(end, output)));
     }
@@ -729,7 +758,7 @@ impl BodyGuard {
 impl Drop for BodyGuard {
     fn drop(&mut self) {
         if !self.told {
-            self.tell(BodyEnd::Aborted, None);
+            drop(self.node.cast(NodeMessage::BodyOver(BodyEnd::Aborted, None)));
         }
     }
 }

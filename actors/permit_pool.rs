@@ -4,6 +4,9 @@
 //! order), and sheds the rest at once with a typed reason, because a long line helps nobody. With a breaker it
 //! also stops sending calls to what is down: opening it turns away everybody who waits.
 //!
+//! A lane without a breaker and without a line lets calls take a free permit without asking ([`PermitPool::lets_pass`],
+//! `crate::turnstile`); of those the pool only knows how many are out when it decides.
+//!
 //! What must stay true, whatever the order of messages from different senders: a permit counts as out from the
 //! grant until its `Return`; never more than `permits` are out; every waiter gets exactly one answer or withdrew
 //! (the way back `W` is moved out once). A withdrawal that crosses its grant changes nothing here: the permit
@@ -86,8 +89,8 @@ pub enum Message<W> {
         /// How the call went.
         health: CallHealth,
     },
-    /// This many permits of the lane's former lives are still out.
-    Inherited {
+    /// This many permits are out that this pool did not lend: of the lane's former lives, or taken in passing.
+    Elsewhere {
         /// How many.
         permits: usize,
     },
@@ -123,7 +126,7 @@ pub struct BulkheadStatus {
     pub permits: usize,
     /// How its breaker stands, when it has one.
     pub breaker: Option<BreakerStatus>,
-    /// Who holds the permits, in the order they asked.
+    /// Who holds the permits that the lane lent itself, in the order they asked.
     pub holders: Vec<Holder>,
 }
 
@@ -132,7 +135,7 @@ pub struct BulkheadStatus {
 pub struct PermitPool<W> {
     permits: usize,
     out: BTreeMap<Ticket, Grant>,
-    inherited: usize,
+    elsewhere: usize,
     line: WaitingLine<W>,
     breaker: Option<CircuitBreaker>,
     // A running mean of how long permits stay out, for telling when a place is likely.
@@ -152,7 +155,7 @@ impl<W> PermitPool<W> {
         Self {
             permits: limits.permits.max(1),
             out: BTreeMap::new(),
-            inherited: 0,
+            elsewhere: 0,
             line: WaitingLine::new(limits.queue_max),
             breaker: limits.breaker.map(CircuitBreaker::new),
             hold_mean: None,
@@ -167,7 +170,7 @@ impl<W> PermitPool<W> {
                 self.line.leave(ticket);
             }
             Message::Return { ticket, health } => self.take_back(now, ticket, health, effects),
-            Message::Inherited { permits } => self.inherited = permits,
+            Message::Elsewhere { permits } => self.elsewhere = permits,
         }
         self.serve(now, effects);
     }
@@ -188,9 +191,14 @@ impl<W> PermitPool<W> {
         }
     }
 
+    /// Whether a call may take a free permit without asking: nobody waits, and there is no breaker that has to see it.
+    pub fn lets_pass(&self) -> bool {
+        self.line.is_empty() && self.breaker.is_none()
+    }
+
     /// Permits out.
     pub fn in_use(&self) -> usize {
-        self.out.len() + self.inherited
+        self.out.len() + self.elsewhere
     }
 
     fn acquire(&mut self, now: Duration, ticket: Ticket, holder: Holder, waiter: W, effects: &mut Vec<Effect<W>>) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use thiserror::Error;
-use toolwarden::embedding::{BuildError, Runtime};
+use toolwarden::embedding::{BuildError, Runtime, RuntimeBuilder};
 use toolwarden::models::Model;
 use toolwarden::models::research::{RESEARCH_NAME, ResearchModel};
 use toolwarden::models::scripted::{SCRIPT_BYTES_MAX, ScriptError, ScriptedModel};
@@ -23,9 +23,12 @@ use toolwarden_tools::effects::processes::containment::Unavailable;
 use toolwarden_tools::effects::store::StoreError;
 use toolwarden_tools::effects::store::directory::{DirectoryStore, Durability};
 use toolwarden_tools::ids::SessionId;
+use toolwarden_tools::web::ssrf::Origin;
+use toolwarden_tools::workspace::object_store::bucket::BucketError;
 
 use crate::artifacts::{ArtifactArgs, ArtifactsError};
 use crate::attendant::{Attendance, Attendant, Killed};
+use crate::bucket::BucketArgs;
 use crate::confirm::Asker;
 use crate::containment::Level;
 use crate::environment::{Environment, STORE_VARIABLE};
@@ -43,9 +46,12 @@ const TIMEOUT_S_MAX: f64 = 7.0 * 24.0 * 3600.0;
 /// What every command that works in a workspace takes.
 #[derive(Debug, Args)]
 pub(crate) struct WorkspaceArgs {
-    /// The folder to work in; nothing outside of it is reached
+    /// The folder to work in, or a bucket as s3://BUCKET/PREFIX; nothing outside of it is reached
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) workspace: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) bucket: BucketArgs,
 }
 
 /// What every command that calls tools takes.
@@ -65,6 +71,10 @@ pub(crate) struct CallArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 
+    /// An origin that tools may ask although it is private, such as http://127.0.0.1:8080; may be given again
+    #[arg(long, value_name = "ORIGIN", value_parser = parse_origin)]
+    pub(crate) allow_origin: Vec<Origin>,
+
     /// Write every event to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) events: Option<PathBuf>,
@@ -79,6 +89,10 @@ pub(crate) struct CallArgs {
     /// How far commands are held; refused where that is not available [default: sub_reaper]
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) containment: Option<Level>,
+}
+
+pub(crate) fn parse_origin(text: &str) -> Result<Origin, String> {
+    Origin::parse(text).map_err(|error| error.to_string())
 }
 
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
@@ -121,6 +135,10 @@ pub(crate) struct Surroundings {
 /// What a session is to be; what is left out of one that is opened again is inherited.
 pub(crate) struct Plan<'a> {
     pub(crate) workspace: Option<&'a Path>,
+    /// Where the store of a bucket is, if the workspace is one.
+    pub(crate) bucket: BucketArgs,
+    /// Private origins that tools may ask.
+    pub(crate) allow_origin: Vec<Origin>,
     pub(crate) events: Option<&'a Path>,
     pub(crate) policy: Option<PermissionPolicy>,
     pub(crate) model: Option<Arc<dyn Model>>,
@@ -152,6 +170,8 @@ impl<'a> Plan<'a> {
     pub(crate) fn new(workspace: &'a Path) -> Self {
         Self {
             workspace: Some(workspace),
+            bucket: BucketArgs::default(),
+            allow_origin: Vec::new(),
             events: None,
             policy: None,
             model: None,
@@ -215,6 +235,9 @@ pub(crate) enum AssemblyError {
         /// Why not.
         reason: Unavailable,
     },
+    /// A bucket cannot be the workspace.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
     /// The system gives no signal handlers.
     #[error("cannot listen to Ctrl-C: {0}")]
     Signals(std::io::Error),
@@ -231,6 +254,7 @@ impl AssemblyError {
             | Self::Script(_)
             | Self::Events(_)
             | Self::Containment { .. }
+            | Self::Bucket(_)
             | Self::NoStore => true,
             Self::Store(error) => matches!(error, StoreError::Newer { .. }),
             Self::Resume(error) => match error {
@@ -321,7 +345,12 @@ impl Assembly {
         // This program is its own shim: what leaves a command's group is found again.
         let processes = Level::processes(plan.containment).await.map_err(refused)?;
         let events_file = plan.events.map(EventsFile::create).transpose()?;
-        let parts = Parts { store: plan.store, artifacts: plan.artifacts.take(), processes: Some(processes) };
+        let parts = Parts {
+            store: plan.store,
+            artifacts: plan.artifacts.take(),
+            processes: Some(processes),
+            allow_origin: std::mem::take(&mut plan.allow_origin),
+        };
         let runtime = start_runtime(parts, events_file, with).await?;
         let opened = async {
             let (session, policy, asker) = open_session(plan, &runtime, with).await?;
@@ -362,6 +391,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) store: Option<&'a Path>,
     pub(crate) artifacts: Option<FolderBlobs>,
     pub(crate) processes: Option<Arc<dyn Processes>>,
+    pub(crate) allow_origin: Vec<Origin>,
 }
 
 /// A runtime on these parts.
@@ -377,6 +407,10 @@ pub(crate) async fn start_runtime(
         .environment(with.environment.for_commands())
         .secrets(with.environment.secrets())
         .event_sink(move || events_file.as_ref().and_then(EventsFile::sink));
+    builder = parts.allow_origin.into_iter().fold(builder, RuntimeBuilder::allow_origin);
+    if let Some(cache) = with.environment.cache_folder() {
+        builder = builder.search_cache(cache);
+    }
     if let Some(processes) = parts.processes {
         builder = builder.processes(processes);
     }
@@ -401,16 +435,24 @@ async fn open_session(
     let mut builder = match (&plan.resumes, plan.workspace) {
         (Some(resumption), workspace) => {
             let kept = runtime.look_at(&resumption.session).await?.state.settings;
+            let kept_at = kept.as_ref().map(|kept| PathBuf::from(&kept.workspace));
+            let place = workspace.or(kept_at.as_deref().filter(|path| BucketArgs::is_bucket(path)));
             if let (None, Some(settings)) = (&model, &kept) {
                 model = Some(load_model(&settings.model)?);
             }
             policy = policy.or(kept.map(|settings| settings.permission_policy));
             let builder = runtime.resume(resumption.session.clone());
             let builder = if resumption.accepts_damage { builder.accept_damage() } else { builder };
-            match workspace {
-                Some(workspace) => builder.folder(workspace),
-                None => builder,
+            match (place, workspace) {
+                (Some(place), _) if BucketArgs::is_bucket(place) => {
+                    builder.over(plan.bucket.open(place, &with.environment)?)
+                }
+                (_, Some(workspace)) => builder.folder(workspace),
+                _ => builder,
             }
+        }
+        (None, Some(place)) if BucketArgs::is_bucket(place) => {
+            runtime.session_over(plan.bucket.open(place, &with.environment)?)
         }
         (None, workspace) => runtime.session(workspace.unwrap_or_else(|| Path::new("."))),
     };

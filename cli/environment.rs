@@ -30,6 +30,11 @@ impl Environment {
         Self { variables: std::env::vars_os().filter_map(text).collect() }
     }
 
+    /// All of them, for what is reached by their usual names.
+    pub(crate) fn variables(&self) -> &BTreeMap<String, String> {
+        &self.variables
+    }
+
     /// What commands may see.
     pub(crate) fn for_commands(&self) -> BTreeMap<String, String> {
         allowed_environment(self.variables.clone())
@@ -51,6 +56,13 @@ impl Environment {
         let absolute = |name: &str| self.variables.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
         Some(state.join("toolwarden"))
+    }
+
+    /// Where this program may keep what it could make again; none when nothing says where the user's files are.
+    pub(crate) fn cache_folder(&self) -> Option<PathBuf> {
+        let absolute = |name: &str| self.variables.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+        Some(cache.join("toolwarden"))
     }
 
     /// The folder that sessions are kept in when the command line names none.
@@ -95,6 +107,9 @@ mod tests {
         assert_eq!(folder(&[("HOME", "/home/a")]), Some("/home/a/.local/state/toolwarden".into()));
         assert_eq!(folder(&[("HOME", "/home/a"), ("XDG_STATE_HOME", "/s")]), Some("/s/toolwarden".into()));
         assert_eq!(folder(&[("HOME", "relative"), ("XDG_STATE_HOME", "")]), None);
+        let folder = |variables: &[(&str, &str)]| environment(variables).cache_folder();
+        assert_eq!(folder(&[("HOME", "/home/a")]), Some("/home/a/.cache/toolwarden".into()));
+        assert_eq!(folder(&[("HOME", "/home/a"), ("XDG_CACHE_HOME", "/c")]), Some("/c/toolwarden".into()));
     }
 
     #[test]

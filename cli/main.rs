@@ -11,6 +11,7 @@ mod stop_signal;
 mod terminal;
 
 mod artifacts;
+mod bucket;
 mod confirm;
 mod events_file;
 

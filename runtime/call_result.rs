@@ -35,13 +35,13 @@ impl CallResult {
     }
 
     /// The same as a tool sees a call that it made.
-    pub fn to_outcome(&self) -> ToolOutcome {
+    pub fn into_outcome(self) -> ToolOutcome {
         ToolOutcome {
-            output: self.output.clone(),
+            output: self.output,
             exit_code: self.exit_code,
-            metadata: self.metadata.clone(),
-            attachments: self.attachments.clone(),
-            error: self.error_kind.clone(),
+            metadata: self.metadata,
+            attachments: self.attachments,
+            error: self.error_kind,
             trust: self.trust,
             ..ToolOutcome::default()
         }

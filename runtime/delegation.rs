@@ -21,7 +21,7 @@ use crate::fact_book::FactBook;
 use crate::facts::Fact;
 use crate::kernel::Kernel;
 use crate::models::Model;
-use crate::run::{RunLimits, RunOutcome, RunPlan, carry, run_id, tell_lost};
+use crate::run::{EndTold, RunLimits, RunOutcome, RunPlan, carry, run_id, tell_lost};
 use crate::run_status::RunStatus;
 use crate::scope::{ChildRuns, Scope};
 use crate::session_span::SESSION_GRACE;
@@ -211,7 +211,9 @@ impl Child {
         // Its calls are covered by the call that started it.
         scope.facts = None;
         let scope = Arc::new(scope);
-        let plan = RunPlan { run, model: Arc::clone(&self.model), agent, limits: self.limits.clone() };
+        let end_told = EndTold::default();
+        let limits = self.limits.clone();
+        let plan = RunPlan { run, model: Arc::clone(&self.model), agent, limits, end_told: end_told.clone() };
         let facts = FactBook::in_memory();
         let asked = Fact::UserMessage { run: plan.run.clone(), text: self.task.prompt.clone(), bounds: plan.bounds() };
         facts.record(asked).await.map_err(|error| error.to_string())?;
@@ -221,7 +223,7 @@ impl Child {
         let waiter = node.spawn_with_epilogue(
             spec,
             move |run| carry(kernel, scope, plan, run, facts),
-            move |ending| tell_lost(&lost_kernel, &lost_scope, ending),
+            move |ending| tell_lost(&lost_kernel, &lost_scope, &end_told, ending),
         );
         let end = waiter.await;
         // An account that is not there any more needs no closing.

@@ -32,7 +32,9 @@ use toolwarden_tools::effects::store::{OnDamage, Store};
 use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::registry::{Registry, RegistryError};
 use toolwarden_tools::schema::SchemaCache;
+use toolwarden_tools::search::resident_index::ResidentIndexes;
 use toolwarden_tools::tool::Tool;
+use toolwarden_tools::web::ssrf::Origin;
 use toolwarden_tools::workspace::seen::SeenFiles;
 use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
 
@@ -78,8 +80,11 @@ struct Parts {
     log: Option<FactLog>,
     processes: Arc<dyn Processes>,
     environment: BTreeMap<String, String>,
-    schemas: SchemaCache,
-    registries: DashMap<(WorkspaceCapabilities, bool), Arc<Registry>>,
+    schemas: Arc<SchemaCache>,
+    /// By capabilities, whether files can come in pieces, and whether there are no tools of the host's own.
+    registries: DashMap<(WorkspaceCapabilities, bool, bool), Arc<Registry>>,
+    /// What searches know of their roots, shared by all sessions.
+    indexes: Arc<ResidentIndexes>,
 }
 
 /// Why a runtime or a session cannot be made.
@@ -133,6 +138,9 @@ pub struct RuntimeBuilder {
     make_sink: MakeSink,
     store: Option<Arc<dyn Store>>,
     retention: Option<RetentionLimits>,
+    allowed_origins: Vec<Origin>,
+    search_cache: Option<PathBuf>,
+    schemas: Arc<SchemaCache>,
 }
 
 /// Most bytes of artifacts that are kept in memory, where no folder is given.
@@ -245,6 +253,30 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Lets tools ask this origin although it is not on the public internet; may be called again for more. Without it
+    /// everything private is refused, this machine included.
+    #[must_use]
+    pub fn allow_origin(mut self, origin: Origin) -> Self {
+        self.allowed_origins.push(origin);
+        self
+    }
+
+    /// The folder in which indexes of searched workspaces are kept, so that the next process finds them; made when
+    /// the first search has ended. Without this they are kept in memory as far as they fit there.
+    #[must_use]
+    pub fn search_cache(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.search_cache = Some(folder.into());
+        self
+    }
+
+    /// Shares compiled argument schemas with other runtimes: compiling those of all tools takes longer than all the
+    /// rest of a start.
+    #[must_use]
+    pub fn schemas(mut self, schemas: Arc<SchemaCache>) -> Self {
+        self.schemas = schemas;
+        self
+    }
+
     /// Starts the supervision tree.
     ///
     /// # Errors
@@ -276,6 +308,7 @@ impl RuntimeBuilder {
             sanitiser: Arc::new(sanitiser.with_provider(self.security_provider)),
             artifacts: Arc::new(ArtifactStore::new(blobs, self.artifact_limits)),
             live: DashMap::new(),
+            allowed_origins: Arc::new(self.allowed_origins.into_iter().collect()),
         });
         let tree = SupervisionTree::start(&kernel, self.make_sink, log.as_ref()).await?;
         let parts = Parts {
@@ -284,8 +317,9 @@ impl RuntimeBuilder {
             log,
             processes: self.processes,
             environment: self.environment,
-            schemas: SchemaCache::default(),
+            schemas: self.schemas,
             registries: DashMap::new(),
+            indexes: Arc::new(ResidentIndexes::new(self.search_cache)),
         };
         Ok(Runtime { parts: Arc::new(parts) })
     }
@@ -308,6 +342,9 @@ impl Runtime {
             make_sink: Arc::new(|| None),
             store: None,
             retention: None,
+            allowed_origins: Vec::new(),
+            search_cache: None,
+            schemas: Arc::default(),
         }
     }
 
@@ -408,6 +445,11 @@ impl Runtime {
         &self.parts.kernel.lanes
     }
 
+    /// What searches keep in memory of the workspaces, to look at, to begin early, and to wait for.
+    pub fn search_indexes(&self) -> &ResidentIndexes {
+        &self.parts.indexes
+    }
+
     /// How many nodes of the supervision tree are alive; 1 when nothing is open, 0 after the shut-down.
     pub fn live_nodes(&self) -> usize {
         self.parts.tree.live_nodes()
@@ -416,6 +458,15 @@ impl Runtime {
     /// Ends every session and then the tree, in order, and waits for it.
     pub async fn shut_down(&self) {
         self.parts.tree.shut_down().await;
+        self.close_indexes().await;
+    }
+
+    /// Ends the threads of the search indexes; waits for them off the workers.
+    async fn close_indexes(&self) {
+        let indexes = Arc::clone(&self.parts.indexes);
+        if let Err(error) = tokio::task::spawn_blocking(move || indexes.close()).await {
+            tracing::warn!(%error, "the search indexes did not close");
+        }
     }
 
     /// As [`Self::shut_down`] without grace: tools are dropped where they stand and commands are killed with their
@@ -423,6 +474,7 @@ impl Runtime {
     pub async fn kill(&self) {
         self.parts.tree.kill_sessions();
         self.parts.tree.shut_down().await;
+        self.close_indexes().await;
     }
 }
 
@@ -464,6 +516,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn folder(mut self, folder: impl AsRef<Path>) -> Self {
         self.place = Some(Place::Folder(folder.as_ref().to_owned()));
+        self
+    }
+
+    /// The workspace to work in, open already, for a session that is opened again: refused when it is another one
+    /// than it was.
+    #[must_use]
+    pub fn over(mut self, workspace: Workspace) -> Self {
+        self.place = Some(Place::Workspace(workspace));
         self
     }
 
@@ -769,7 +829,8 @@ impl Parts {
         agents: &Agents,
         custom: Vec<Arc<dyn Tool>>,
     ) -> Result<Arc<Registry>, RegistryError> {
-        let key = (workspace.capabilities(), custom.is_empty());
+        let takes_pieces = workspace.files().takes_pieces();
+        let key = (workspace.capabilities(), takes_pieces, custom.is_empty());
         if let Some(known) = self.registries.get(&key)
             && custom.is_empty()
         {
@@ -778,6 +839,8 @@ impl Parts {
         let options = CatalogOptions {
             environment: self.environment.clone(),
             agents: agents.iter().map(|agent| (agent.name.clone(), agent.purpose.clone())).collect(),
+            takes_pieces,
+            indexes: Some(Arc::clone(&self.indexes)),
         };
         let shared = custom.is_empty();
         let builtin = builtin_tools(workspace.capabilities(), options);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use toolwarden_actors::fact_log::{FactLog, FactLogError};
+use toolwarden_tools::effects::blocking::off_thread;
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::effects::store::{Append, OnDamage, Store, StoreError};
 use toolwarden_tools::ids::SessionId;
@@ -236,5 +237,5 @@ pub(crate) async fn epoch(log: &FactLog) -> Result<u64, ResumeError> {
 
 /// Does what waits for a medium on the blocking pool.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, FactBookError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| FactBookError::Log(FactLogError::NotRunning))
+    off_thread(work).await.map_err(|_lost| FactBookError::Log(FactLogError::NotRunning))
 }

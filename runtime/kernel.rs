@@ -23,7 +23,7 @@ use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::confirmations::Confirmations;
 use toolwarden_actors::journal::{Journal, JournalError};
 use toolwarden_actors::lease::Afterwards;
-use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, NodeSpec, Waiter};
+use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, NodeSpec, Parting, Waiter};
 use toolwarden_actors::process_group::SupervisedProcesses;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::canonical_json::json_bytes;
@@ -36,6 +36,8 @@ use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::{Needs, Tool};
+use toolwarden_tools::web::Web;
+use toolwarden_tools::web::ssrf::AllowedOrigins;
 use toolwarden_tools::workspace::Workspace;
 
 use crate::call_result::CallResult;
@@ -83,6 +85,8 @@ pub struct Kernel {
     pub artifacts: Arc<ArtifactStore>,
     /// Calls on their way now; order reaches nothing.
     pub live: DashMap<InvocationId, LiveCall>,
+    /// Private origins that tools may ask.
+    pub allowed_origins: Arc<AllowedOrigins>,
 }
 
 /// A call on its way.
@@ -152,7 +156,7 @@ impl Kernel {
                 lost_debts.send_notes(&kernel.journal);
             }
         };
-        let waiter = under.spawn_with_epilogue(spec, body, epilogue);
+        let waiter = under.spawn_parting(spec, body, epilogue);
         Invocation { waiter, debts: told, kernel: Arc::clone(self), scope: Arc::clone(scope), id, tool }
     }
 
@@ -173,11 +177,21 @@ impl Kernel {
 
     /// Cancels one call of a top session, or all of them; returns whether there was any.
     pub fn cancel_calls(&self, root_session: &SessionId, call: Option<&InvocationId>, reason: &CancelReason) -> bool {
-        let mut any = false;
-        for mut live in self.live.iter_mut() {
-            if live.root_session != *root_session || call.is_some_and(|id| id != live.key()) {
-                continue;
+        let ids = match call {
+            Some(id) => vec![id.clone()],
+            None => {
+                let of_session = self.live.iter().filter(|live| live.root_session == *root_session);
+                let mut ids: Vec<InvocationId> = of_session.map(|live| live.key().clone()).collect();
+                // Who is told first is seen in the order of the endings: the map's order must not decide it.
+                ids.sort_unstable();
+                ids
             }
+        };
+        let mut any = false;
+        for id in ids {
+            let Some(mut live) = self.live.get_mut(&id).filter(|live| live.root_session == *root_session) else {
+                continue;
+            };
             any = true;
             match &mut live.reach {
                 Reach::Proposed { cancel } => {
@@ -260,7 +274,7 @@ async fn route(
     proposal: Proposal,
     node: NodeHandle,
     debts: Arc<Debts>,
-) -> Arc<CallResult> {
+) -> Parting<Arc<CallResult>> {
     let cancel = node.cancellation().clone();
     let live = Live::begin(&kernel, &proposal.id, &node);
     let spool = Arc::new(OutputSpool::new(Arc::clone(&kernel.sanitiser), Arc::clone(&kernel.artifacts)));
@@ -292,19 +306,22 @@ async fn route(
     });
     let used = Amount { calls: 1, output_bytes, ..Amount::default() };
     drop(live);
-    // Nothing may be awaited between this and the end of the leases, after which the ending is written.
-    if debts.takes_ending(&result) {
+    // Nothing is awaited from here on: the leases go home, then the ending is written, then the node hears of it.
+    let events = debts.takes_ending(&result).then(|| {
         debts.note(kernel.event(&scope, EventKind::ToolEnd(Arc::clone(&result))));
-        let (write, written) = kernel.journal.append_later(std::mem::take(&mut *debts.notes()));
-        debts.leases().go_home(used, health, Afterwards::call(write));
-        if let Err(error) = written.await {
-            tracing::warn!(%error, invocation = %passage.id, "an ending is not in the journal");
-        }
-    } else {
+        std::mem::take(&mut *debts.notes())
+    });
+    if events.is_none() {
         tracing::warn!(invocation = %passage.id, "a call that was given up on has come to its end after all");
-        debts.leases().go_home(used, health, Afterwards::default());
     }
-    result
+    let (leases, journal) = (debts.leases(), kernel.journal.clone());
+    Parting::owing(result, move |told| {
+        let then = match events {
+            Some(events) => Afterwards::call(move || journal.note_all_then(events, told)),
+            None => told,
+        };
+        leases.go_home(used, health, then);
+    })
 }
 
 /// Stages 1 to 8: may it run, and when.
@@ -444,12 +461,14 @@ struct Leases {
 impl Leases {
     /// Goes from home to home, and then does what is to be done afterwards.
     fn go_home(self, used: Amount, health: CallHealth, then: Afterwards) {
-        let then = match self.reservation {
-            Some(reservation) => Afterwards::call(move || reservation.settle_then(used, then)),
-            None => then,
+        let Self { reservation, permit } = self;
+        let settle = move |then| match reservation {
+            Some(reservation) => reservation.settle_then(used, then),
+            None => drop(then),
         };
-        if let Some(permit) = self.permit {
-            permit.settle_then(health, then);
+        match permit {
+            Some(permit) => permit.settle_then(health, Afterwards::call(move || settle(then))),
+            None => settle(then),
         }
     }
 }
@@ -601,6 +620,11 @@ fn context(
         clock: Arc::clone(&kernel.effects.clock),
         progress,
         spool,
+        web: needs.web.then(|| Web {
+            http: Arc::clone(&kernel.effects.http),
+            resolver: Arc::clone(&kernel.effects.resolver),
+            allowed: Arc::clone(&kernel.allowed_origins),
+        }),
         invoke: needs.invoke.then(|| Arc::new(nested()) as _),
         delegate: match &scope.children {
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),
@@ -622,6 +646,9 @@ fn granted(scope: &Scope, passage: &Passage, needs: Needs, node: &NodeHandle) ->
     to.git &= needs.exec;
     to.write &= needs.write;
     let mut narrowed = workspace.narrowed(to);
+    if let Some(bound) = narrowed.files().bound_to(node.cancellation()) {
+        narrowed = narrowed.with_files(bound);
+    }
     if !passage.origin.is_trusted() {
         narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies));
     }
@@ -724,7 +751,7 @@ fn settle(
     let sides = outcome.sides.into_iter().map(|kept| {
         let (text, count) = kernel.sanitiser.clean(kept.text);
         removed += count;
-        Side { side: kept.side, text: text.into() }
+        Side { side: kept.side, at: kept.at, text: text.into() }
     });
     let sides: Vec<Side> = sides.collect();
     let error_kind = outcome.error.map(|kind| kernel.sanitiser.clean_kind(kind));

@@ -5,6 +5,7 @@
 //! follows from the facts before it, so a run goes on after `kill -9` as if it had only paused.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use toolwarden_tools::declaration::{Capabilities, ToolDefinition};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId};
+use toolwarden_tools::json_depth::{JSON_DEPTH_MAX, cut};
 use toolwarden_tools::tool::Lane;
 
 use crate::agent::Agent;
@@ -124,6 +126,19 @@ pub struct RunPlan {
     pub agent: Arc<Agent>,
     /// Its bounds.
     pub limits: RunLimits,
+    /// Who has told its end.
+    pub end_told: EndTold,
+}
+
+/// Whether the end of a run was told: by the run itself, or by what is called when it was lost. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct EndTold(Arc<AtomicBool>);
+
+impl EndTold {
+    /// Whether it is the caller's to tell; true once.
+    fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
 }
 
 impl RunPlan {
@@ -173,12 +188,18 @@ pub async fn carry(
         status = RunStatus::StoreFailed { message: error.to_string() };
     }
     (outcome.status, outcome.text) = (status, text);
-    tell_end(&kernel, &scope, &outcome, &facts).await;
+    // A run that is dropped while it waits for this to be stored has told it.
+    if plan.end_told.take() {
+        tell_end(&kernel, &scope, &outcome, &facts).await;
+    }
     outcome
 }
 
 /// Tells the ending of a run whose body gave nothing back: what the node of every run calls as its epilogue.
-pub fn tell_lost(kernel: &Kernel, scope: &Scope, ending: &Ending) {
+pub fn tell_lost(kernel: &Kernel, scope: &Scope, end_told: &EndTold, ending: &Ending) {
+    if !end_told.take() {
+        return;
+    }
     let status = RunStatus::lost(ending);
     kernel.tell(scope, EventKind::Error { message: status.to_string(), kind: status.as_str().to_owned() });
 }
@@ -253,6 +274,7 @@ impl Loop<'_> {
             Ok(turn) => turn,
             Err(status) => return Ok(Err(status)),
         };
+        cut_deep(&mut turn);
         make_call_ids_unique(&request.messages, &mut turn);
         let used = TurnUsage { input_tokens: turn.usage.input_tokens, output_tokens: turn.usage.output_tokens };
         let stop = serde_json::to_value(turn.stop).ok().and_then(|stop| stop.as_str().map(str::to_owned));
@@ -390,6 +412,19 @@ fn ended(call: &ModelCall, result: &CallResult) -> Fact {
         },
         source_anchors: texts(result.metadata.get("source_anchors")),
         artifacts: artifact.and_then(Value::as_str).map(str::to_owned).into_iter().collect(),
+    }
+}
+
+/// A turn from the wire cannot be nested deeper than its reader takes, but one of a host's own model can; everything
+/// that walks it later recurses.
+fn cut_deep(turn: &mut ModelTurn) {
+    for call in &mut turn.calls {
+        if let CallArguments::Parsed(arguments) = &mut call.arguments {
+            cut(arguments, JSON_DEPTH_MAX);
+        }
+    }
+    for item in turn.replay.iter_mut().flat_map(|replay| &mut replay.items) {
+        cut(item, JSON_DEPTH_MAX);
     }
 }
 

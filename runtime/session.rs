@@ -7,6 +7,7 @@
 pub mod verify;
 
 use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -42,7 +43,7 @@ use crate::models::Model;
 use crate::origin::Origin;
 use crate::proposal::Proposal;
 use crate::resume::{Recovery, ResumeError};
-use crate::run::{RunLimits, RunOutcome, RunPlan, carry, run_id, tell_lost};
+use crate::run::{EndTold, RunLimits, RunOutcome, RunPlan, carry, run_id, tell_lost};
 use crate::run_status::RunStatus;
 use crate::scope::Scope;
 use crate::session_span::SESSION_GRACE;
@@ -189,8 +190,19 @@ impl Session {
         let (opened, opens) = oneshot::channel();
         let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
         let (its_kernel, its_scope) = (Arc::clone(&kernel), Arc::clone(&scope));
-        let its = Life { kernel: its_kernel, scope: its_scope, plan, facts: Arc::clone(&facts), keeper };
-        let waiter = sessions.spawn(spec, move |node| live(its, node, requests, opened));
+        let is_told = Arc::new(AtomicBool::new(false));
+        let (lost_kernel, lost_scope, was_told) = (Arc::clone(&kernel), Arc::clone(&scope), Arc::clone(&is_told));
+        let its = Life { kernel: its_kernel, scope: its_scope, plan, facts: Arc::clone(&facts), keeper, is_told };
+        let waiter = sessions.spawn_with_epilogue(
+            spec,
+            move |node| live(its, node, requests, opened),
+            move |_ending| {
+                // Killed: whoever was told that it opened is told that it closed.
+                if was_told.load(Ordering::Acquire) {
+                    lost_kernel.tell(&lost_scope, EventKind::SessionClosed);
+                }
+            },
+        );
         let ended = waiter.map(|_end| ()).boxed().shared();
         let node = opens.await.map_err(|_| SessionError::NotRunning)??;
         // The least that a map of this kind can be split into: it holds a handful of runs.
@@ -378,9 +390,13 @@ impl Session {
         let mut any = false;
         // The runs first, or a model would be asked what to do about its cancelled calls.
         if matches!(target, CancelTarget::Run | CancelTarget::Everything) {
-            for run in self.shared.asked.iter() {
-                run.cancel(reason.clone());
+            let mut asked: Vec<(RunId, Cancellation)> =
+                self.shared.asked.iter().map(|run| (run.key().clone(), run.value().clone())).collect();
+            // The order of the map reaches nothing.
+            asked.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+            for (_, run) in asked {
                 any = true;
+                run.cancel(reason.clone());
             }
         }
         match target {
@@ -637,6 +653,8 @@ struct Life {
     facts: Arc<FactBook>,
     /// The one strong reference that lasts: the session is given free when this goes.
     keeper: Option<Arc<Keeper>>,
+    /// Whether it was told that the session opened, and not yet that it closed.
+    is_told: Arc<AtomicBool>,
 }
 
 /// The session's life, in its node.
@@ -653,6 +671,7 @@ async fn live(
     }
     let _references = References { kernel, scope };
     refer(&life).await;
+    life.is_told.store(true, Ordering::Release);
     kernel.tell(scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
     if let Some(background) = &scope.background {
         background.hang_on(&node);
@@ -678,6 +697,7 @@ async fn live(
     // Parts that are gone have nothing left to close.
     let _ = kernel.confirmations.close_session(scope.root_session.clone()).await;
     drop(kernel.ledger.close_account(scope.account.id().clone()).await);
+    life.is_told.store(false, Ordering::Release);
     drop(kernel.write(scope, EventKind::SessionClosed).await);
     // Somebody may be saving: then the lock goes when that is done.
     if let Some(keeper) = life.keeper.and_then(Arc::into_inner) {
@@ -728,6 +748,7 @@ async fn answer(life: &Life, node: &NodeHandle, request: Box<RunRequest>) {
         model: Arc::clone(&plan.model),
         agent: Arc::clone(&plan.agent),
         limits: plan.limits.clone(),
+        end_told: EndTold::default(),
     };
     if let Err(error) = begin(life, &run_plan, prompt).await {
         drop(listed);
@@ -738,11 +759,11 @@ async fn answer(life: &Life, node: &NodeHandle, request: Box<RunRequest>) {
     let run_scope = Arc::new(Scope { run: Some(run.clone()), facts: run_facts, ..Scope::clone(scope) });
     let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
     let (its_kernel, its_scope, its_facts) = (Arc::clone(kernel), Arc::clone(&run_scope), Arc::clone(&life.facts));
-    let (lost_kernel, lost_scope) = (Arc::clone(kernel), Arc::clone(&run_scope));
+    let (lost_kernel, lost_scope, end_told) = (Arc::clone(kernel), Arc::clone(&run_scope), run_plan.end_told.clone());
     let mut waiter = node.spawn_with_epilogue(
         spec,
         move |node| carry(its_kernel, its_scope, run_plan, node, its_facts),
-        move |ending| tell_lost(&lost_kernel, &lost_scope, ending),
+        move |ending| tell_lost(&lost_kernel, &lost_scope, &end_told, ending),
     );
     let end = tokio::select! {
         biased;

@@ -59,7 +59,7 @@ pub(crate) fn project(
             Unkept::new(policy, tool, original, projection, Some(Whole::Spooled(Box::new(artifact))))
         }
         None => {
-            let original = Original::of(&output);
+            let original = Original::of_projected(&output, &projection);
             let whole = (projection.loss != LossMode::None).then(|| Whole::Text(Arc::from(output)));
             Unkept::new(policy, tool, original, projection, whole)
         }

@@ -23,5 +23,24 @@ pub mod checkers;
 
 pub mod tree;
 
+pub mod sight;
+
+pub mod fate;
+
+pub mod play;
+pub mod twins;
+
+pub mod plays;
+
+pub mod watchers;
+
+pub mod stage;
+
+pub mod world;
+
+pub use world::World;
+
 #[cfg(test)]
 mod sweep;
+#[cfg(test)]
+mod worlds;

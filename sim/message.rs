@@ -60,7 +60,7 @@ pub enum Message {
     Body(BodyMessage),
     /// To the lane.
     Pool(PoolMessage<SlotWaiter>),
-    /// To the lane: count the permits of former lives.
+    /// To the lane: count the permits that it did not lend itself.
     Recount,
     /// To the ledger.
     Ledger(LedgerMessage),
@@ -93,8 +93,6 @@ pub enum BodyMessage {
     AccountReady,
     /// The answer to a question.
     Answered(AskId, Answer),
-    /// The journal has it.
-    Written,
 }
 
 /// What the ledger hears.
@@ -135,8 +133,8 @@ pub enum DeskMessage {
 pub enum JournalMessage {
     /// An invocation was proposed.
     Opens(NodeId),
-    /// An invocation ends; whoever is named waits until that is stored.
-    Ends(NodeId, Option<NodeId>),
+    /// An invocation ends; whether its node is to hear of its body's end once that is stored.
+    Ends(NodeId, bool),
 }
 
 /// The way back to a call that waits for a slot.
@@ -177,8 +175,8 @@ pub struct Homecoming(Arc<Mutex<Vec<Returned>>>);
 /// Something that came home.
 #[derive(Debug)]
 pub enum Returned {
-    /// A slot, from a life of the lane.
-    Slot(Ticket, u64, CallHealth),
+    /// A slot, and which life of the lane lent it.
+    Slot(Ticket, Option<u64>, CallHealth),
     /// A reservation.
     Reservation(ReservationId, Option<u64>),
 }
@@ -201,15 +199,15 @@ pub struct SlotHome {
     pub homecoming: Homecoming,
     /// The number it was lent under.
     pub ticket: Ticket,
-    /// In which life of the lane.
-    pub life: u64,
+    /// By which life of the lane; none when it was taken in passing.
+    pub lent_by: Option<u64>,
 }
 
 impl Home for SlotHome {
     type Word = CallHealth;
 
     fn take_back(self, word: Option<CallHealth>, _then: Afterwards) {
-        self.homecoming.push(Returned::Slot(self.ticket, self.life, word.unwrap_or_default()));
+        self.homecoming.push(Returned::Slot(self.ticket, self.lent_by, word.unwrap_or_default()));
     }
 }
 

@@ -42,7 +42,7 @@ fn sweep(workload: Workload, wanted: &[&'static str]) {
     assert!(missed.is_empty(), "no seed had {missed:?}");
 }
 
-const EVERYWHERE: [&str; 17] = [
+const EVERYWHERE: [&str; 19] = [
     "a backstop",
     "a body that never began",
     "a budget that refuses",
@@ -57,6 +57,8 @@ const EVERYWHERE: [&str; 17] = [
     "a question that nobody answered",
     "a refused child",
     "a slot that crossed its withdrawal",
+    "a slot taken in passing",
+    "a slot taken in passing that somebody waits for",
     "a wish that died with its node",
     "an abandoned body",
     "an aborted body",

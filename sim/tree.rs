@@ -15,12 +15,12 @@ mod node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use toolwarden_actors::node::{NodeEvent, NodeId};
+use toolwarden_actors::node::{BodyEnd, NodeEvent, NodeId};
 use toolwarden_tools::cancellation::CancelReason;
 
 use crate::checkers::{Checker, Violation};
 use crate::happening::{Happening, TraceDigest};
-use crate::message::{Address, Homecoming, JournalMessage, LedgerMessage, Message, Returned};
+use crate::message::{Address, Homecoming, JournalMessage, LedgerMessage, Message, Returned, body_over};
 use crate::remains::Remains;
 use crate::schedule::{Delivery, Schedule};
 use crate::script::{CLOSE_AT, FAULTS_UNTIL, Workload};
@@ -186,7 +186,7 @@ impl<'a> World<'a> {
     fn bring_home(&mut self) {
         for returned in self.homecoming.take() {
             match returned {
-                Returned::Slot(ticket, life, health) => self.slot_comes_home(ticket, life, health),
+                Returned::Slot(ticket, lent_by, health) => self.slot_comes_home(ticket, lent_by, health),
                 Returned::Reservation(reservation, used) => {
                     self.send(Address::Ledger, Message::Ledger(LedgerMessage::Settle(reservation, used)));
                 }
@@ -196,9 +196,9 @@ impl<'a> World<'a> {
 
     fn journal_hears(&mut self, message: &JournalMessage) {
         use toolwarden_actors::journal::Moment;
-        let (node, ending, waiter) = match message {
-            JournalMessage::Opens(node) => (*node, false, None),
-            JournalMessage::Ends(node, waiter) => (*node, true, *waiter),
+        let (node, ending, tells_node) = match message {
+            JournalMessage::Opens(node) => (*node, false, false),
+            JournalMessage::Ends(node, tells_node) => (*node, true, *tells_node),
         };
         let id = node::invocation_id(node);
         let moment = if ending { Moment::Ends(&id) } else { Moment::Opens(&id) };
@@ -209,8 +209,8 @@ impl<'a> World<'a> {
             }
             Err(_) => self.happens(Happening::EntryRefused { invocation: node }),
         }
-        if let Some(body) = waiter {
-            self.tell_body(body, crate::message::BodyMessage::Written);
+        if tells_node {
+            self.send(Address::Node(node), body_over(BodyEnd::Returned));
         }
     }
 

@@ -117,9 +117,9 @@ async fn the_script_on_the_page_about_scripted_models_plays() {
 fn every_rust_block_stands_in_an_example() {
     let plain = |text: &str| -> String { text.lines().map(|line| format!("{}\n", line.trim())).collect() };
     let examples: String =
-        ["embed", "host", "library"].map(|name| plain(&page(&format!("examples/{name}.rs")))).concat();
+        ["embed", "host", "library", "world"].map(|name| plain(&page(&format!("examples/{name}.rs")))).concat();
     let mut checked = 0;
-    for path in ["README.md", "docs/embedding.md"] {
+    for path in ["README.md", "docs/embedding.md", "docs/simulation.md"] {
         for block in blocks(&page(path), "rust") {
             checked += 1;
             assert!(examples.contains(&plain(&block)), "{path}: not in examples/, word for word:\n{block}");

@@ -73,7 +73,7 @@ fn tests() -> Vec<Test> {
             tests.push((name, Box::new(move || matrix::ends(ending, &containment)), false));
         }
     }
-    let others: [(&str, fn(), bool); 46] = [
+    let others: [(&str, fn(), bool); 47] = [
         ("port::status_and_streams", port::status_and_streams, false),
         ("port::what_a_command_inherits", port::what_a_command_inherits, false),
         ("port::standard_input_ends", port::standard_input_ends, false),
@@ -112,6 +112,7 @@ fn tests() -> Vec<Test> {
         ("hard_input::the_workspace_stays_as_it_is", hard_input::the_workspace_stays_as_it_is, false),
         ("hard_input::a_large_tree_costs_nothing", hard_input::a_large_tree_costs_nothing, false),
         ("git::a_change_ended_half_way_leaves_no_lock", git::a_change_ended_half_way_leaves_no_lock, false),
+        ("git::a_killed_host_leaves_no_lock", git::a_killed_host_leaves_no_lock, false),
         ("git::a_hook_that_never_returns", git::a_hook_that_never_returns, false),
         ("figure::capture", figure::capture, true),
         ("figure::git", git::figure, true),

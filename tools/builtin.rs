@@ -8,10 +8,12 @@ mod target;
 
 pub mod bash;
 pub mod batch;
+pub mod download;
 pub mod dynamic_workflow;
 pub mod edit;
 pub mod git;
 pub mod ls;
+pub mod patch;
 pub mod process;
 pub mod program;
 pub mod read;

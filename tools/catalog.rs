@@ -6,18 +6,25 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::builtin::{bash, batch, dynamic_workflow, edit, git, ls, process, program, read, search, task, write};
+use crate::builtin::{
+    bash, batch, download, dynamic_workflow, edit, git, ls, patch, process, program, read, search, task, write,
+};
+use crate::search::resident_index::ResidentIndexes;
 use crate::tool::Tool;
 use crate::workspace::WorkspaceCapabilities;
 
 /// What the host decides about the built-in tools.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct CatalogOptions {
     /// The variables that commands see, already filtered (see [`bash::allowed_environment`]).
     pub environment: BTreeMap<String, String>,
     /// The agents that `task` tells the model of: name, and what it is for. A call is checked against the agents
     /// that there are when it is made.
     pub agents: Vec<(String, String)>,
+    /// Whether files can come in pieces there ([`crate::effects::files::Files::takes_pieces`]), as downloads do.
+    pub takes_pieces: bool,
+    /// What `search` keeps in memory of the roots it searches; without it, every search is from scratch.
+    pub indexes: Option<Arc<ResidentIndexes>>,
 }
 
 /// The built-in tools of a workspace with these capabilities, in a fixed order.
@@ -30,8 +37,11 @@ pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOption
     if write {
         tools.push(write::tool());
     }
+    if write && options.takes_pieces {
+        tools.push(download::tool());
+    }
     if read && write {
-        tools.push(edit::tool());
+        tools.extend([edit::tool(), patch::tool()]);
     }
     if exec {
         tools.push(Arc::new(bash::BashTool::new(options.environment.clone())));
@@ -41,7 +51,7 @@ pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOption
         tools.push(Arc::new(git::GitTool::new(options.environment)));
     }
     if search {
-        tools.push(search::tool());
+        tools.push(search::tool(options.indexes));
     }
     // These reach nothing by themselves: what they call is governed call by call.
     tools.push(Arc::new(batch::BatchTool::new()));
@@ -61,7 +71,12 @@ mod tests {
     use crate::workspace::WorkspaceCapabilities;
 
     fn registry(capabilities: WorkspaceCapabilities) -> Registry {
-        let options = CatalogOptions { agents: vec![("explore".into(), "looks around".into())], ..Default::default() };
+        registry_where(capabilities, true)
+    }
+
+    fn registry_where(capabilities: WorkspaceCapabilities, takes_pieces: bool) -> Registry {
+        let agents = vec![("explore".into(), "looks around".into())];
+        let options = CatalogOptions { agents, takes_pieces, ..Default::default() };
         Registry::build(builtin_tools(capabilities, options), [], &SchemaCache::default()).unwrap()
     }
 
@@ -75,9 +90,11 @@ mod tests {
         let all = [
             "bash",
             "batch",
+            "download",
             "dynamic_workflow",
             "edit",
             "ls",
+            "patch",
             "process",
             "program",
             "read",
@@ -90,10 +107,19 @@ mod tests {
             names(true, false, false, true),
             ["batch", "dynamic_workflow", "ls", "program", "read", "search", "task"]
         );
-        assert_eq!(names(false, true, false, false), ["batch", "dynamic_workflow", "program", "task", "write"]);
+        assert_eq!(
+            names(false, true, false, false),
+            ["batch", "download", "dynamic_workflow", "program", "task", "write"]
+        );
         assert_eq!(
             names(true, true, false, false),
-            ["batch", "dynamic_workflow", "edit", "ls", "program", "read", "task", "write"]
+            ["batch", "download", "dynamic_workflow", "edit", "ls", "patch", "program", "read", "task", "write"]
+        );
+        let remote = registry_where(WorkspaceCapabilities::read_write(), false);
+        let names_there: Vec<String> = remote.names().map(ToString::to_string).collect();
+        assert_eq!(
+            names_there,
+            ["batch", "dynamic_workflow", "edit", "ls", "patch", "program", "read", "task", "write"]
         );
         assert_eq!(
             names(false, false, true, false),

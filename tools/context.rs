@@ -17,6 +17,7 @@ use crate::effects::clock::Clock;
 use crate::effects::processes::Stream;
 use crate::ids::{InvocationId, SessionId, TaskId, ToolName};
 use crate::outcome::ToolOutcome;
+use crate::web::Web;
 use crate::workspace::Workspace;
 use crate::workspace::seen::SeenFiles;
 
@@ -39,6 +40,8 @@ pub struct ToolContext {
     pub progress: Arc<dyn Progress>,
     /// Takes the whole of an output of which the tool gives a part.
     pub spool: Arc<dyn Spool>,
+    /// The way to the web; only for tools that need it.
+    pub web: Option<Web>,
     /// Calls other tools; only for tools that need it.
     pub invoke: Option<Arc<dyn Invoke>>,
     /// Starts child runs; only for tools that need it.

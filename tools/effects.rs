@@ -4,11 +4,14 @@
 //! random numbers, processes, sockets, the environment) everywhere but in these files.
 
 pub mod blobs;
+pub mod blocking;
 pub mod clock;
 pub mod entropy;
 pub mod files;
+pub mod folder_watch;
 pub mod http;
 pub mod processes;
+pub mod resolver;
 pub mod store;
 
 use std::sync::Arc;
@@ -22,6 +25,8 @@ pub struct Effects {
     pub entropy: Arc<dyn entropy::Entropy>,
     /// The network, as far as it speaks HTTP.
     pub http: Arc<dyn http::Http>,
+    /// What names stand for in the network.
+    pub resolver: Arc<dyn resolver::Resolver>,
 }
 
 impl Effects {
@@ -31,6 +36,7 @@ impl Effects {
             clock: Arc::new(clock::SystemClock::new()),
             entropy: Arc::new(entropy::SystemEntropy),
             http: Arc::new(http::system::SystemHttp::new()),
+            resolver: Arc::new(resolver::SystemResolver),
         }
     }
 }

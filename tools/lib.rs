@@ -18,6 +18,10 @@ pub mod workspace_path;
 pub mod effects;
 pub mod outcome;
 
+pub mod web;
+
+pub mod download;
+
 pub mod capture;
 pub mod declaration;
 pub mod schema;

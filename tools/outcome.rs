@@ -156,8 +156,10 @@ pub enum Excerpt {
 /// A text behind an outcome that is too long for its metadata, to be kept beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SideText {
-    /// Which one: `before` or `after`, a key of the fact `change`.
+    /// Which one: `before` or `after`.
     pub side: &'static str,
+    /// Which fact gets the reference: a JSON pointer into the metadata, to an object.
+    pub at: String,
     /// The text.
     pub text: String,
 }

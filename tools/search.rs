@@ -10,12 +10,28 @@
 
 pub mod stop;
 
+pub mod gram;
 pub mod ignore_rules;
 pub mod text;
 
 pub mod glob;
+pub mod requirement;
+pub mod rule_stack;
 pub mod terms;
+
+pub mod segment;
 pub mod walk;
+
+pub mod segment_cache;
+pub mod tree;
+
+pub mod trigram;
+
+mod index_state;
+
+mod indexer;
+
+pub mod resident_index;
 
 pub mod scan;
 
@@ -27,6 +43,6 @@ pub mod passages;
 #[cfg(test)]
 mod git_agreement;
 #[cfg(test)]
-mod relevance;
+mod ignore_rules_fuzz;
 #[cfg(test)]
 pub(crate) mod twin;

@@ -93,6 +93,8 @@ pub struct Needs {
     pub write: bool,
     /// It runs commands.
     pub exec: bool,
+    /// It asks the web.
+    pub web: bool,
     /// It calls other tools; its own slot is given back while it runs.
     pub invoke: bool,
     /// It starts child runs; its own slot is given back while it runs.

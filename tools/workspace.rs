@@ -5,12 +5,17 @@
 //! written, without `exec` there is no command runner.
 
 mod beneath;
+mod landing;
 mod leftover;
 mod log_file;
+mod note;
 mod read_only;
 mod replacement;
+mod transaction;
 
 pub mod local;
+pub mod memory;
+pub mod object_store;
 pub mod seen;
 
 use std::path::PathBuf;
@@ -41,6 +46,11 @@ impl WorkspaceCapabilities {
     /// Everything.
     pub fn local_default() -> Self {
         Self { read: true, write: true, exec: true, search: true, git: true }
+    }
+
+    /// Reading and writing files, and nothing else.
+    pub fn read_write() -> Self {
+        Self { read: true, write: true, exec: false, search: false, git: false }
     }
 
     /// Reading and searching alone.

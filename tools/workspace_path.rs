@@ -83,16 +83,8 @@ impl WorkspacePath {
         if unquoted.contains(&0) {
             return Err(PathError::Nul);
         }
-        let below = match unquoted.strip_prefix(b"/") {
-            None => unquoted.as_slice(),
-            Some(_) => {
-                let root = display_root.trim_end_matches('/').as_bytes();
-                match unquoted.strip_prefix(root) {
-                    Some(rest) if !root.is_empty() && (rest.is_empty() || rest[0] == b'/') => rest,
-                    _ => return Err(PathError::Outside { path: text.to_owned() }),
-                }
-            }
-        };
+        let below = below_root(&unquoted, display_root);
+        let below = below.ok_or_else(|| PathError::Outside { path: text.to_owned() })?;
         let mut names: Vec<&[u8]> = Vec::new();
         for name in below.split(|byte| *byte == b'/') {
             match name {
@@ -111,7 +103,9 @@ impl WorkspacePath {
     /// The path of one more name beneath this one; `name` must hold no `/`.
     #[must_use]
     pub fn child(&self, name: &OsStr) -> Self {
-        let mut bytes = self.0.to_vec();
+        // Exactly as long as it becomes: walks make one for every name.
+        let mut bytes = Vec::with_capacity(self.0.len() + usize::from(!self.is_root()) + name.len());
+        bytes.extend_from_slice(&self.0);
         if !bytes.is_empty() {
             bytes.push(b'/');
         }
@@ -179,6 +173,19 @@ impl fmt::Debug for WorkspacePath {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, out)
     }
+}
+
+/// A path from the root on: what follows the root where the path begins with it. None for an absolute path or an
+/// address that begins with another one.
+fn below_root<'p>(path: &'p [u8], display_root: &str) -> Option<&'p [u8]> {
+    let root = display_root.trim_end_matches('/').as_bytes();
+    // The root may be no folder of this machine but an address, such as that of a bucket.
+    let scheme = display_root.find("://").map(|end| &display_root.as_bytes()[..end + 3]);
+    let is_whole = path.starts_with(b"/") || scheme.is_some_and(|scheme| path.starts_with(scheme));
+    if !is_whole {
+        return Some(path);
+    }
+    path.strip_prefix(root).filter(|rest| !root.is_empty() && (rest.is_empty() || rest[0] == b'/'))
 }
 
 /// Blanks at the ends, quotes, backslashes, control and direction characters would be misread.
@@ -265,6 +272,16 @@ mod tests {
         assert_eq!(parse("  "), Err(PathError::Empty));
         assert_eq!(parse("a\0b"), Err(PathError::Nul));
         assert!(matches!(parse(&"x".repeat(5000)), Err(PathError::TooLong { bytes: 5000 })));
+    }
+
+    #[test]
+    fn an_address_can_be_the_root() {
+        let parse = |text: &str| WorkspacePath::parse(text, "s3://data/p").map(|path| path.to_string());
+        assert_eq!((parse("a/b"), parse("s3://data/p/a")), (Ok("a/b".into()), Ok("a".into())));
+        assert_eq!(parse("s3://data/p"), Ok(".".into()));
+        for outside in ["s3://data/q", "s3://data/pq", "s3://data", "/a", "s3://data/p/../q"] {
+            assert!(matches!(parse(outside), Err(PathError::Outside { .. })), "{outside}");
+        }
     }
 
     #[test]

@@ -129,7 +129,7 @@ fn in_half_open_with_no_free_permit_one_waits_to_be_the_probe() {
     (1..=3).for_each(|ticket| drop(bench.acquire("a", ticket)));
     bench.back(1, CallHealth::Failed);
     bench.back(2, CallHealth::Failed);
-    bench.step(Message::Inherited { permits: 2 });
+    bench.step(Message::Elsewhere { permits: 2 });
     bench.now = Duration::from_secs(1);
     assert_eq!(bench.acquire("a", 4), []);
     let open = Shed::BreakerOpen { retry_after_ms: 1000 };
@@ -141,10 +141,10 @@ fn in_half_open_with_no_free_permit_one_waits_to_be_the_probe() {
 #[test]
 fn permits_of_a_former_life_count_until_they_are_home() {
     let mut bench = Bench::new(2, 4, None);
-    bench.step(Message::Inherited { permits: 2 });
+    bench.step(Message::Elsewhere { permits: 2 });
     assert_eq!(bench.acquire("a", 1), []);
     assert_eq!(bench.pool.in_use(), 2);
-    assert_eq!(bench.step(Message::Inherited { permits: 1 }), [Told::Granted(1)]);
+    assert_eq!(bench.step(Message::Elsewhere { permits: 1 }), [Told::Granted(1)]);
 }
 
 #[test]

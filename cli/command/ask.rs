@@ -105,6 +105,8 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
         may_ask: true,
         store: args.store.folder(&with.environment),
         sandbox,
+        bucket: args.call.workspace.bucket,
+        allow_origin: args.call.allow_origin,
         ..Plan::new(&args.call.workspace.workspace)
     };
     let is_kept = plan.store.is_some();

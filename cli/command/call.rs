@@ -77,6 +77,8 @@ pub(crate) async fn make_call(
         containment: call.containment,
         may_ask: judged.governed,
         sandbox,
+        bucket: call.workspace.bucket.clone(),
+        allow_origin: call.allow_origin.clone(),
         ..Plan::new(&call.workspace.workspace)
     };
     let mut assembly = Assembly::open(plan, with).await?;

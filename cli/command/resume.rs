@@ -6,13 +6,16 @@ use std::path::PathBuf;
 use clap::Args;
 use toolwarden::resume::Recovery;
 use toolwarden::run::RunLimits;
+use toolwarden_tools::web::ssrf::Origin;
 
 use super::ask::{conclude, question};
 use super::{CommandError, End};
 use crate::artifacts::ArtifactArgs;
 use crate::assembly::{
-    Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_model, load_policy, parse_timeout,
+    Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_model, load_policy, parse_origin,
+    parse_timeout,
 };
+use crate::bucket::BucketArgs;
 use crate::containment::Level;
 use crate::sandbox::SandboxArgs;
 use crate::terminal::Screen;
@@ -33,9 +36,16 @@ pub(crate) struct ResumeArgs {
     #[command(flatten)]
     store: StoreArgs,
 
-    /// The folder that the session works in; refused when it is another one
+    /// The folder or bucket that the session works in; refused when it is another one
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
+
+    #[command(flatten)]
+    bucket: BucketArgs,
+
+    /// An origin that tools may ask although it is private; may be given again
+    #[arg(long, value_name = "ORIGIN", value_parser = parse_origin)]
+    allow_origin: Vec<Origin>,
 
     /// The most time the run may take from now on, in seconds (0.5 is fine)
     #[arg(long, value_name = "SECONDS", value_parser = parse_timeout)]
@@ -81,6 +91,8 @@ pub(crate) async fn resume(args: ResumeArgs, with: &Surroundings) -> Result<End,
     let session = args.session.as_str().into();
     let plan = Plan {
         workspace: args.workspace.as_deref(),
+        bucket: args.bucket,
+        allow_origin: args.allow_origin,
         events: args.events.as_deref(),
         policy: args.policy.as_deref().map(load_policy).transpose()?,
         model: args.model.as_deref().map(load_model).transpose()?,

@@ -58,7 +58,8 @@ fn class(needs: Needs) -> &'static str {
 /// # Errors
 /// [`CommandError`].
 pub(crate) async fn list(args: ToolsArgs, with: &Surroundings) -> Result<End, CommandError> {
-    let mut assembly = Assembly::open(Plan::new(&args.workspace.workspace), with).await?;
+    let plan = Plan { bucket: args.workspace.bucket, ..Plan::new(&args.workspace.workspace) };
+    let mut assembly = Assembly::open(plan, with).await?;
     let session = assembly.session.clone();
     if let Err(end) = assembly.close().await {
         return Ok(killed(end));

@@ -43,7 +43,7 @@ impl Admitted {
         let Some(bulkhead) = lanes.get(&lane) else {
             return budgeted.stop(Refusal::NotRunning { tool, part: "the lane of this tool" });
         };
-        if bulkhead.is_full() {
+        if bulkhead.has_to_be_asked() {
             before_long();
         }
         let holder = Holder { session: scope.root_session.clone(), invocation: budgeted.passage().id.clone() };

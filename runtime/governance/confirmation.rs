@@ -11,6 +11,7 @@ use toolwarden_actors::confirmations::Confirmations;
 use toolwarden_actors::open_questions::{Answer, Patience, Question};
 use toolwarden_tools::cancellation::Cancellation;
 use toolwarden_tools::digest::Digest;
+use toolwarden_tools::effects::blocking::off_thread;
 use toolwarden_tools::effects::files::{FileError, Files};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::Subject;
@@ -191,9 +192,8 @@ impl Asker<'_> {
         if let Subject::Paths { paths, write: true } = self.entry.tool.subject(&passage.arguments) {
             let files = Arc::clone(self.scope.workspace.files());
             let root = self.scope.workspace.display_root().to_owned();
-            let hashed = tokio::task::spawn_blocking(move || {
-                paths.iter().map(|path| content_mark(&*files, &root, path)).collect::<Vec<Value>>()
-            });
+            let hashed =
+                off_thread(move || paths.iter().map(|path| content_mark(&*files, &root, path)).collect::<Vec<Value>>());
             contents = hashed.await.unwrap_or_default();
         }
         Digest::of_json(&json!({

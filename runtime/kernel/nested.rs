@@ -81,7 +81,7 @@ impl Invoke for NestedCalls {
     fn invoke(&self, call: ToolCall) -> BoxFuture<'_, ToolOutcome> {
         // No fan-out of one: the caller's own node is above the call.
         let invocation = self.kernel.invoke(&self.node, &self.scope, self.proposal(call));
-        Box::pin(async move { invocation.await.to_outcome() })
+        Box::pin(async move { Arc::unwrap_or_clone(invocation.await).into_outcome() })
     }
 
     fn capabilities(&self, call: &ToolCall) -> Option<Capabilities> {
@@ -98,7 +98,9 @@ fn member(kernel: &Arc<Kernel>, scope: &Arc<Scope>, proposal: Proposal) -> Membe
     Box::new(move |node| {
         let invocation = kernel.invoke(node, &scope, proposal);
         let canceller = invocation.canceller();
-        Member { ends: invocation.map(|result| (result.is_success(), result.to_outcome())).boxed(), canceller }
+        // Copied only when somebody else still has it: a reader of the events, or a hook.
+        let ends = invocation.map(|result| (result.is_success(), Arc::unwrap_or_clone(result).into_outcome()));
+        Member { ends: ends.boxed(), canceller }
     })
 }
 

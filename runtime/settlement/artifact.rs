@@ -120,6 +120,8 @@ pub(crate) enum Whole {
 /// A text to be kept beside an output.
 pub(crate) struct Side {
     pub(crate) side: &'static str,
+    /// Which fact gets the reference: a JSON pointer into the metadata.
+    pub(crate) at: String,
     pub(crate) text: Arc<str>,
 }
 
@@ -158,13 +160,12 @@ impl Unkept {
         session: &SessionId,
         metadata: &mut Map<String, Value>,
     ) -> String {
-        for Side { side, text } in std::mem::take(&mut self.sides) {
+        for Side { side, at, text } in std::mem::take(&mut self.sides) {
             let uri = ArtifactUri::new(&format!("{}-{side}", self.tool), Digest::of(text.as_bytes()));
             let bytes = text.len();
             match store.keep(session, uri.digest(), text).await {
                 Ok(()) => {
-                    if let Some(Value::Object(of)) = metadata.get_mut("change").and_then(|change| change.get_mut(side))
-                    {
+                    if let Some(of) = object_at(metadata, &at) {
                         of.insert(ARTIFACT_KEY.to_owned(), uri.facts(bytes, 0));
                     }
                 }
@@ -207,6 +208,12 @@ impl Unkept {
         attach(metadata, evidence(&original, &projection, reference));
         projection.text
     }
+}
+
+/// The object that a JSON pointer leads to.
+fn object_at<'m>(metadata: &'m mut Map<String, Value>, at: &str) -> Option<&'m mut Map<String, Value>> {
+    let (first, rest) = at.strip_prefix('/')?.split_once('/')?;
+    metadata.get_mut(first)?.pointer_mut(&format!("/{rest}"))?.as_object_mut()
 }
 
 fn tell(metadata: &mut Map<String, Value>, error: &ArtifactError) {

@@ -3,7 +3,7 @@
 //! Every result carries it, refusals and crashes included. Digests are of the sanitised text.
 
 use serde_json::{Map, Value};
-use toolwarden_tools::digest::Digest;
+use toolwarden_tools::digest::{Digest, RunningDigest};
 
 use crate::settlement::projection::{LossMode, Projection};
 use crate::settlement::projection_policy::TRANSFORM_ALGORITHM;
@@ -17,6 +17,9 @@ pub const EVIDENCE_SCHEMA: &str = "a3s.code.tool-result-evidence.v1";
 /// How tokens are estimated: a quarter of the bytes, rounded up.
 pub const TOKEN_ESTIMATOR: &str = "utf8-bytes-ceil-div-4/v1";
 
+/// What is compared at a time to find how far two texts are alike, in bytes.
+const ALIKE_BLOCK_BYTES: usize = 4096;
+
 /// How many facts an evidence has.
 const EVIDENCE_FIELDS: usize = 14;
 
@@ -25,6 +28,15 @@ const EVIDENCE_FIELDS: usize = 14;
 pub struct Original {
     bytes: usize,
     digest: Digest,
+    /// Of its beginning, as far as its projection has the same: that part is hashed once.
+    begun: Option<Begun>,
+}
+
+/// A digest that has taken so many bytes.
+#[derive(Debug, Clone)]
+struct Begun {
+    bytes: usize,
+    digest: RunningDigest,
 }
 
 impl Original {
@@ -35,7 +47,31 @@ impl Original {
 
     /// An original that was measured already.
     pub fn known(bytes: usize, digest: Digest) -> Self {
-        Self { bytes, digest }
+        Self { bytes, digest, begun: None }
+    }
+
+    /// Measures an original whose projection is known but for what is added at its end: what both begin with is hashed
+    /// once for both. Most of a long projection is such a beginning.
+    pub(crate) fn of_projected(text: &str, projection: &Projection) -> Self {
+        let blocks =
+            text.as_bytes().chunks(ALIKE_BLOCK_BYTES).zip(projection.text.as_bytes().chunks(ALIKE_BLOCK_BYTES));
+        let alike_bytes: usize = blocks.take_while(|(one, other)| one == other).map(|(block, _)| block.len()).sum();
+        let mut digest = RunningDigest::default();
+        digest.update(&text.as_bytes()[..alike_bytes]);
+        let begun = Some(Begun { bytes: alike_bytes, digest: digest.clone() });
+        digest.update(&text.as_bytes()[alike_bytes..]);
+        Self { bytes: text.len(), digest: digest.finish(), begun }
+    }
+
+    fn digest_of_projection(&self, text: &str) -> Digest {
+        match &self.begun {
+            Some(Begun { bytes, digest }) if *bytes <= text.len() => {
+                let mut digest = digest.clone();
+                digest.update(&text.as_bytes()[*bytes..]);
+                digest.finish()
+            }
+            _ => Digest::of(text.as_bytes()),
+        }
     }
 
     /// How many bytes it has.
@@ -74,7 +110,8 @@ pub fn estimated_tokens(bytes: usize) -> usize {
 pub fn evidence(original: &Original, projection: &Projection, content_ref: ContentRef) -> Value {
     let is_whole = projection.loss == LossMode::None;
     let projected_bytes = if is_whole { original.bytes } else { projection.text.len() };
-    let projected_digest = if is_whole { original.digest.clone() } else { Digest::of(projection.text.as_bytes()) };
+    let projected_digest =
+        if is_whole { original.digest.clone() } else { original.digest_of_projection(&projection.text) };
     let (original_tokens, projected_tokens) = (estimated_tokens(original.bytes), estimated_tokens(projected_bytes));
     let original_digest = original.digest.as_str();
     // One allocation of the right size: every call of every session makes one of these.
@@ -142,6 +179,19 @@ mod tests {
             assert_eq!(evidence["loss_mode"], loss);
             let content = evidence["content_digest"].as_str().unwrap();
             assert!(content.starts_with(&format!("sha256:{digest}")), "{content}");
+        }
+    }
+
+    #[test]
+    fn what_both_begin_with_is_hashed_once_and_the_digests_are_the_same() {
+        for bytes in [0, 1, 4095, 4096, 9_000, 102_400, 102_401, 150_000] {
+            let text = "a line of text, 界\n".repeat(bytes / 20 + 1);
+            let text = &text[..text.floor_char_boundary(bytes)];
+            let projection = project(&ProjectionPolicy::default(), text.to_owned(), 0);
+            let original = Original::of_projected(text, &projection);
+            let projection = projection.with_last_line("[more]");
+            let evidence = |original| evidence(original, &projection, ContentRef::Inline);
+            assert_eq!(evidence(&original), evidence(&Original::of(text)), "{bytes}");
         }
     }
 

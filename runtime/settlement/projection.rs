@@ -137,14 +137,13 @@ impl Projector {
         let has_line = is_transformed || is_excerpt;
         let line_inside = if has_line && !policy.is_preview_only() { line_bytes } else { 0 };
         let content_bytes = content.total_bytes();
-        if content_bytes + line_inside <= policy.max_output_bytes()
-            && let Some(text) = content.clone().whole()
-        {
+        if content_bytes + line_inside <= policy.max_output_bytes() && content.is_whole() {
+            let text = content.into_front();
             let (loss, shown_bytes) =
                 if is_transformed { (LossMode::DeterministicTransform, 0) } else { (LossMode::None, original_bytes) };
             return Projection { text, loss, shown_bytes, original_bytes };
         }
-        let (head, tail) = content.head_and_tail(policy.head_bytes(), policy.tail_bytes());
+        let (head, tail) = content.into_head_and_tail(policy.head_bytes(), policy.tail_bytes());
         let kept_bytes = head.len() + tail.len();
         let has_tail = policy.tail_bytes() > 0;
         let marker = if has_tail || is_transformed {

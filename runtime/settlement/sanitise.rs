@@ -57,6 +57,12 @@ const CREDENTIALS: &str = r"([a-z][a-z0-9+.-]*://)[^/\s:@]*:[^/\s@]+@";
 /// The word that every match of [`CREDENTIALS`] holds.
 const CREDENTIALS_WORD: &str = "://";
 
+/// Texts up to this length are first looked at in one pass: keys and short facts are most of what comes here, and each
+/// search costs more to begin than to run.
+const SHORT_BYTES_MAX: usize = 23;
+/// No shape and no private key is shorter than this, in bytes.
+const SHAPE_BYTES_MIN: usize = 15;
+
 /// Takes secrets and control sequences out of text.
 #[derive(Debug)]
 pub struct Sanitiser {
@@ -69,6 +75,8 @@ pub struct Sanitiser {
     // the instructions for such a search.
     shape_words: Option<packed::Searcher>,
     shapes: Regex,
+    /// The shortest exact value, in bytes.
+    secret_bytes_min: usize,
     has_own_patterns: bool,
     /// Exact values that are not of one word of ASCII.
     broken_secrets: Vec<String>,
@@ -132,6 +140,7 @@ impl Sanitiser {
             credentials: Regex::new(CREDENTIALS)?,
             shape_words,
             shapes: Regex::new(&shapes.join("|"))?,
+            secret_bytes_min: secrets.iter().map(String::len).min().unwrap_or(usize::MAX),
             has_own_patterns: !patterns.is_empty(),
             broken_secrets: secrets
                 .iter()
@@ -151,6 +160,9 @@ impl Sanitiser {
 
     /// The text without secrets and control sequences, and how many pieces were taken out.
     pub fn clean(&self, text: String) -> (String, usize) {
+        if self.is_short_and_plain(&text) {
+            return (text, 0);
+        }
         let mut removed = 0;
         let mut text = text;
         if has_control(&text) {
@@ -207,12 +219,26 @@ impl Sanitiser {
 
     /// Whether there may be something to take out; false is certain.
     fn is_suspect(&self, text: &str) -> bool {
-        self.provider.is_some()
-            || has_control(text)
-            || self.secrets.iter().any(|secret| secret.find(text.as_bytes()).is_some())
-            || self.may_hold_a_private_key(text)
-            || self.may_hold_credentials(text)
-            || self.may_hold_a_shape(text)
+        !self.is_short_and_plain(text)
+            && (self.provider.is_some()
+                || has_control(text)
+                || self.secrets.iter().any(|secret| secret.find(text.as_bytes()).is_some())
+                || self.may_hold_a_private_key(text)
+                || self.may_hold_credentials(text)
+                || self.may_hold_a_shape(text))
+    }
+
+    /// Whether a text is so short and so plain that there is certainly nothing to take out: no room for an exact value,
+    /// no colon for credentials, and of the shapes that would fit none without one of these two characters.
+    fn is_short_and_plain(&self, text: &str) -> bool {
+        let bytes = text.as_bytes();
+        bytes.len() <= SHORT_BYTES_MAX
+            && bytes.len() < self.secret_bytes_min
+            && !self.has_own_patterns
+            && self.provider.is_none()
+            && bytes.iter().fold(true, |plain, byte| plain & matches!(byte, b' '..=b'~') & (*byte != b':'))
+            && (bytes.len() < SHAPE_BYTES_MIN
+                || bytes.iter().fold(true, |plain, byte| plain & !matches!(byte, b'-' | b'A')))
     }
 
     fn may_hold_a_private_key(&self, text: &str) -> bool {
@@ -315,6 +341,44 @@ mod tests {
         assert_eq!(clean("see Ticket-42"), "see [redacted]");
         let key = "-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----";
         assert_eq!(clean(&format!("x\n{key}\ny")), "x\n[redacted]\ny");
+    }
+
+    // The shortest of each kind, as they stand and one character shorter.
+    #[test]
+    fn short_texts_are_looked_at_in_one_pass_and_none_is_missed() {
+        let plain = Sanitiser::new(Vec::new(), &[]).unwrap();
+        let shortest = [
+            format!("sk-{}", "a".repeat(20)),
+            format!("ghp_{}", "a".repeat(36)),
+            format!("github_pat_{}", "a".repeat(40)),
+            format!("xoxb-{}", "a".repeat(10)),
+            format!("AKIA{}", "A".repeat(16)),
+            format!("ASIA{}", "0".repeat(16)),
+            format!("AIza{}", "a".repeat(35)),
+            format!("glpat-{}", "a".repeat(20)),
+            format!("npm_{}", "a".repeat(36)),
+            format!("hf_{}", "a".repeat(30)),
+            format!("sk_live_{}", "a".repeat(16)),
+            format!("eyJ{0}.eyJ{0}.{0}", "a".repeat(10)),
+            "-----BEGIN PRIVATE KEY-----".to_owned(),
+            "a://:b@".to_owned(),
+            "a\u{7}".to_owned(),
+            "a\u{202e}".to_owned(),
+        ];
+        for text in &shortest {
+            let (clean, removed) = plain.clean(text.clone());
+            assert_eq!(removed, 1, "{text} became {clean}");
+            assert!(plain.is_suspect(text));
+            let shorter = &text[..text.floor_char_boundary(text.len() - 1)];
+            assert_eq!(plain.clean(shorter.to_owned()).1, 0, "{shorter}");
+        }
+        let shapes = &shortest[..13];
+        assert_eq!(shapes.iter().map(String::len).min(), Some(super::SHAPE_BYTES_MIN));
+        let short = shapes.iter().filter(|shape| shape.len() <= super::SHORT_BYTES_MAX);
+        assert!(short.clone().count() == 4 && short.into_iter().all(|shape| shape.contains(['-', 'A'])));
+        let host = Sanitiser::new(vec!["secret".into()], &[]).unwrap();
+        assert_eq!(host.clean("a secret".into()), ("a [redacted]".into(), 1));
+        assert_eq!(Sanitiser::new(Vec::new(), &["x+".into()]).unwrap().clean("axx".into()).1, 1);
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl Tamper for FormerLifeForgotten {
         message: PoolMessage<SlotWaiter>,
         effects: &mut Vec<PoolEffect<SlotWaiter>>,
     ) {
-        if !matches!(message, PoolMessage::Inherited { .. }) {
+        if !matches!(message, PoolMessage::Elsewhere { .. }) {
             pool.step(now, message, effects);
         }
     }

@@ -64,7 +64,6 @@ enum Wait {
     Person(AskId),
     Children,
     Fan,
-    Journal,
 }
 
 #[derive(Debug)]
@@ -81,6 +80,8 @@ enum Flow {
     On,
     Waits(Wait),
     Over(BodyEnd),
+    /// Over, and the journal tells its node so once it has the ending.
+    Told,
 }
 
 impl Body {
@@ -213,7 +214,6 @@ impl World<'_> {
                 true
             }
             BodyMessage::AccountReady => body.wait == Wait::Account,
-            BodyMessage::Written => body.wait == Wait::Journal,
             BodyMessage::Begin | BodyMessage::Signal | BodyMessage::Abort => false,
         }
     }
@@ -252,7 +252,7 @@ impl World<'_> {
         let keeps_waiting = match body.wait {
             Wait::Children => body.manner == Manner::Settling,
             // What was begun at the end is ended; a fan-out waits for its members.
-            Wait::Journal | Wait::Fan | Wait::Turn => true,
+            Wait::Fan | Wait::Turn => true,
             _ => false,
         };
         if body.closing || body.manner == Manner::Deaf || keeps_waiting {
@@ -305,6 +305,13 @@ impl World<'_> {
                     self.drop_body(body, end);
                     return;
                 }
+                Flow::Told => {
+                    let node = body.node;
+                    self.let_go(body, true);
+                    self.happens(Happening::BodyOver { node });
+                    self.write(JournalMessage::Ends(node, true));
+                    return;
+                }
             }
         }
     }
@@ -335,7 +342,18 @@ impl World<'_> {
                 self.send(Address::Ledger, Message::Ledger(wish));
                 Flow::Waits(Wait::Budget)
             }
-            Act::Slot => Flow::Waits(Wait::Slot(self.ask_for_slot(id, body.session))),
+            Act::Slot => match self.want_slot(id, body.session) {
+                Ok(slot) if body.paid_for => {
+                    drop(slot);
+                    body.give_up();
+                    Flow::On
+                }
+                Ok(slot) => {
+                    body.slots.push(slot);
+                    Flow::On
+                }
+                Err(ticket) => Flow::Waits(Wait::Slot(ticket)),
+            },
             Act::Ask => Flow::Waits(Wait::Person(self.ask_person(id, body.session))),
             Act::GoHome => {
                 go_home(body, CallHealth::Succeeded);
@@ -358,8 +376,7 @@ impl World<'_> {
                 if !self.endings_said.insert(id) && !self.tamper.says_endings_twice() {
                     return Flow::On;
                 }
-                self.write(JournalMessage::Ends(id, Some(id)));
-                Flow::Waits(Wait::Journal)
+                Flow::Told
             }
         }
     }
@@ -398,8 +415,15 @@ impl World<'_> {
         }
     }
 
-    /// The task is gone, and what it held is dropped.
-    fn drop_body(&mut self, mut body: Body, end: BodyEnd) {
+    /// The task is gone, and tells its node so.
+    fn drop_body(&mut self, body: Body, end: BodyEnd) {
+        let node = body.node;
+        self.let_go(body, end == BodyEnd::Returned);
+        self.body_tells_end(node, end);
+    }
+
+    /// What a task held is dropped.
+    fn let_go(&mut self, mut body: Body, returned: bool) {
         match body.wait {
             Wait::Slot(ticket) => {
                 self.happens(Happening::SlotGivenUp { ticket: ticket.0 });
@@ -412,13 +436,11 @@ impl World<'_> {
             _ => {}
         }
         self.drop_waiters(&mut body);
-        let node = body.node;
-        if end == BodyEnd::Returned {
+        if returned {
             go_home(&mut body, CallHealth::Succeeded);
         }
         drop(body);
         self.bring_home();
-        self.body_tells_end(node, end);
     }
 
     fn begin_fan(&mut self, body: &mut Body, members: usize, plan: toolwarden_actors::fan_out::FanOutPlan) -> Flow {

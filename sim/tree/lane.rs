@@ -1,7 +1,8 @@
 //! The simulated lane: the permit pool, the way of its slots, and its lives.
 //!
-//! Kept as the shipped mount keeps it: permits are counted by themselves, so that a new life of the lane knows how
-//! many of the former ones are still out.
+//! Kept as the shipped mount keeps it: the real turnstile counts the permits, so that a new life of the lane knows how
+//! many of the former ones are still out, and lets calls pass that need not ask. Nothing happens between two steps of
+//! the world, so only whole steps cross each other here; the turnstile's own tests let the parts of a step cross.
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::lease::Lease;
 use toolwarden_actors::node::NodeId;
 use toolwarden_actors::permit_pool::{BulkheadLimits, Effect, Message as PoolMessage, PermitPool, Shed};
+use toolwarden_actors::turnstile::{Homecoming, Turnstile};
 use toolwarden_actors::waiting_line::{Holder, Ticket};
 
 use crate::happening::Happening;
@@ -24,23 +26,24 @@ pub(super) struct Lane {
     limits: BulkheadLimits,
     pool: PermitPool<SlotWaiter>,
     life: u64,
-    /// Permits out, of all lives.
-    live: usize,
-    /// Permits out, of this life.
+    /// Counts the permits out, of all lives.
+    turnstile: Turnstile,
+    /// Permits out that this life lent.
     own_live: usize,
-    inherited: usize,
+    elsewhere: usize,
     next_ticket: u64,
 }
 
 impl Lane {
     pub(super) fn new(workload: &Workload) -> Self {
         let limits = BulkheadLimits { permits: workload.permits, queue_max: workload.queue_max, breaker: None };
-        let pool = PermitPool::new(limits);
-        Self { limits, pool, life: 0, live: 0, own_live: 0, inherited: 0, next_ticket: 0 }
+        let (pool, turnstile) = (PermitPool::new(limits), Turnstile::new(limits.permits));
+        turnstile.open();
+        Self { limits, pool, life: 0, turnstile, own_live: 0, elsewhere: 0, next_ticket: 0 }
     }
 
     pub(super) fn in_use(&self) -> usize {
-        self.pool.in_use()
+        self.turnstile.out()
     }
 
     pub(super) fn waiting(&self, now: Duration) -> usize {
@@ -49,30 +52,44 @@ impl Lane {
 }
 
 impl World<'_> {
-    pub(super) fn ask_for_slot(&mut self, body: NodeId, session: NodeId) -> Ticket {
+    /// Takes a slot in passing, or asks for one.
+    pub(super) fn want_slot(&mut self, body: NodeId, session: NodeId) -> Result<Lease<SlotHome>, Ticket> {
         let ticket = Ticket(self.lane.next_ticket);
         self.lane.next_ticket += 1;
         self.happens(Happening::SlotAsked { ticket: ticket.0 });
+        if self.lane.turnstile.pass() {
+            self.covers("a slot taken in passing");
+            self.happens(Happening::SlotLent { ticket: ticket.0 });
+            return Ok(Lease::new(SlotHome { homecoming: self.homecoming.clone(), ticket, lent_by: None }));
+        }
         let holder = Holder { session: super::ledger::session_id(session), invocation: invocation_id(body) };
         let waiter = SlotWaiter { body, ticket };
         self.send(Address::Lane, Message::Pool(PoolMessage::Acquire { ticket, holder, waiter }));
-        ticket
+        Err(ticket)
     }
 
     pub(super) fn lane_hears(&mut self, message: PoolMessage<SlotWaiter>) {
         self.recount();
         self.step_pool(message);
+        self.open_if_idle();
     }
 
     pub(super) fn lane_recounts(&mut self) {
         self.recount();
+        self.open_if_idle();
     }
 
     fn recount(&mut self) {
-        let permits = self.lane.live.saturating_sub(self.lane.own_live);
-        if permits != self.lane.inherited {
-            self.lane.inherited = permits;
-            self.step_pool(PoolMessage::Inherited { permits });
+        let permits = self.lane.turnstile.shut().saturating_sub(self.lane.own_live);
+        if permits != self.lane.elsewhere {
+            self.lane.elsewhere = permits;
+            self.step_pool(PoolMessage::Elsewhere { permits });
+        }
+    }
+
+    fn open_if_idle(&mut self) {
+        if self.lane.pool.lets_pass() {
+            self.lane.turnstile.open();
         }
     }
 
@@ -82,10 +99,11 @@ impl World<'_> {
         for effect in effects {
             match effect {
                 Effect::Grant { ticket, waiter } => {
-                    self.lane.live += 1;
+                    self.lane.turnstile.lend();
                     self.lane.own_live += 1;
                     self.happens(Happening::SlotLent { ticket: ticket.0 });
-                    let home = SlotHome { homecoming: self.homecoming.clone(), ticket, life: self.lane.life };
+                    let lent_by = Some(self.lane.life);
+                    let home = SlotHome { homecoming: self.homecoming.clone(), ticket, lent_by };
                     self.tell_body(waiter.body, BodyMessage::Slot(ticket, Ok(Lease::new(home))));
                 }
                 Effect::Shed { waiter, shed } => self.shed(waiter, shed),
@@ -102,14 +120,20 @@ impl World<'_> {
         self.tell_body(waiter.body, BodyMessage::Slot(waiter.ticket, Err(shed)));
     }
 
-    pub(super) fn slot_comes_home(&mut self, ticket: Ticket, life: u64, health: CallHealth) {
+    pub(super) fn slot_comes_home(&mut self, ticket: Ticket, lent_by: Option<u64>, health: CallHealth) {
         self.happens(Happening::SlotHome { ticket: ticket.0 });
         // Counted first and told then.
-        self.lane.live = self.lane.live.saturating_sub(1);
-        if life == self.lane.life {
+        if lent_by == Some(self.lane.life) {
             self.lane.own_live = self.lane.own_live.saturating_sub(1);
         }
-        self.send(Address::Lane, Message::Pool(PoolMessage::Return { ticket, health }));
+        match (self.lane.turnstile.come_home(), lent_by) {
+            (_, Some(_)) => self.send(Address::Lane, Message::Pool(PoolMessage::Return { ticket, health })),
+            (Homecoming::ToBeTold, None) => {
+                self.covers("a slot taken in passing that somebody waits for");
+                self.send(Address::Lane, Message::Recount);
+            }
+            (Homecoming::Unnoticed, None) => {}
+        }
     }
 
     /// The lane's actor fails and is started anew at once: the line and the mailbox are gone, the permits are not.
@@ -127,13 +151,13 @@ impl World<'_> {
                 self.shed(waiter, shed);
             }
         }
-        if self.lane.live > 0 {
+        if self.lane.turnstile.out() > 0 {
             self.covers("a lane that fails with slots out");
         }
         self.lane.pool = PermitPool::new(self.lane.limits);
         self.lane.life += 1;
         self.lane.own_live = 0;
-        self.lane.inherited = 0;
+        self.lane.elsewhere = 0;
         self.send(Address::Lane, Message::Recount);
     }
 }

@@ -280,7 +280,7 @@ impl World<'_> {
             body.pay_debts();
         }
         if kind == NodeKind::Invocation && (self.endings_said.insert(id) || self.tamper.says_endings_twice()) {
-            self.write(JournalMessage::Ends(id, None));
+            self.write(JournalMessage::Ends(id, false));
         }
     }
 

@@ -1,10 +1,14 @@
 //! Git under the shim: a change that is ended half-way leaves the repository usable, and what the tool costs.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use toolwarden::prelude::*;
 
@@ -39,18 +43,7 @@ pub(crate) fn a_change_ended_half_way_leaves_no_lock() {
         tokio.block_on(async {
             let (folder, mark) = (tempfile::tempdir().unwrap(), trace::unique_mark());
             let root = folder.path();
-            git(root, &["init", "-q"]);
-            git(root, &["commit", "-q", "--allow-empty", "-m", "first"]);
-            git(root, &["branch", "side"]);
-            std::fs::create_dir(root.join("sub")).unwrap();
-            std::fs::write(root.join("sub/file"), "x\n").unwrap();
-            git(root, &["add", "."]);
-            git(root, &["commit", "-q", "-m", "second"]);
-            git(root, &["checkout", "-q", "side"]);
-            // Git opens this one while it holds the index, and nobody ever writes to it.
-            std::fs::create_dir_all(root.join("sub")).unwrap();
-            let pipe = root.join("sub/.gitattributes");
-            nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+            let pipe = half_changed(root);
             let runtime = runtime(&mark).await;
             let mut builder = runtime.session(root);
             if end == End::Deadline {
@@ -82,6 +75,7 @@ pub(crate) fn a_change_ended_half_way_leaves_no_lock() {
                 assert!(!result.is_success(), "{end:?}: {}", result.output);
                 assert!(!result.output.contains("index.lock"), "{end:?}: {}", result.output);
                 assert!(result.metadata.get("lock").is_none_or(Value::is_null));
+                assert_eq!(result.metadata["containment"], json!({"level": "sub_reaper", "survivors": []}), "{end:?}");
             }
             assert!(!lock.exists(), "{end:?}");
             assert_eq!(git(root, &["symbolic-ref", "--short", "HEAD"]), "side\n");
@@ -91,6 +85,54 @@ pub(crate) fn a_change_ended_half_way_leaves_no_lock() {
             trace::vanishes(|| trace::living(&mark)).expect("left behind");
         });
     }
+}
+
+// Case C092: git in the middle of a change while its host is killed: TERM comes first, so it takes its lock away.
+pub(crate) fn a_killed_host_leaves_no_lock() {
+    let (folder, mark) = (tempfile::tempdir().unwrap(), trace::unique_mark());
+    let root = folder.path();
+    let pipe = half_changed(root);
+    let mut host = Command::new(crate::command::SELF)
+        .arg(crate::matrix::HOST)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let plan = json!({
+        "folder": root, "mark": mark, "level": "sub_reaper", "lines": [], "background": false,
+        "git": {"command": "checkout", "ref": "main"},
+    });
+    writeln!(host.stdin.take().unwrap(), "{plan}").unwrap();
+    let lock = root.join(".git/index.lock");
+    trace::vanishes(|| (!lock.exists()).then_some("no lock yet").into_iter().collect()).unwrap();
+    let keepers = trace::children(host.id(), "toolwarden");
+    let mut shims: BTreeSet<u32> = keepers.iter().flat_map(|keeper| trace::children(*keeper, "toolwarden")).collect();
+    assert!(!shims.is_empty());
+    shims.extend(&keepers);
+    kill(Pid::from_raw(host.id().try_into().unwrap()), Signal::SIGKILL).unwrap();
+    host.wait().unwrap();
+    // A warden ends when nothing is left of its command.
+    trace::vanishes(|| trace::alive(&shims)).expect("the shim is still there");
+    assert!(!lock.exists());
+    std::fs::remove_file(&pipe).unwrap();
+    git(root, &["checkout", "-q", "main"]);
+}
+
+/// A repository on the branch `side` in which `checkout main` takes the index and then waits for ever: git opens the
+/// pipe that is given back while it holds the index, and nobody ever writes to it.
+fn half_changed(root: &Path) -> PathBuf {
+    git(root, &["init", "-q"]);
+    git(root, &["commit", "-q", "--allow-empty", "-m", "first"]);
+    git(root, &["branch", "side"]);
+    std::fs::create_dir(root.join("sub")).unwrap();
+    std::fs::write(root.join("sub/file"), "x\n").unwrap();
+    git(root, &["add", "."]);
+    git(root, &["commit", "-q", "-m", "second"]);
+    git(root, &["checkout", "-q", "side"]);
+    std::fs::create_dir_all(root.join("sub")).unwrap();
+    let pipe = root.join("sub/.gitattributes");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    pipe
 }
 
 // Case C092: a hook that never returns, in a commit through `bash`: TERM comes first, so git takes its lock away.

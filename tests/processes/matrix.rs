@@ -234,7 +234,12 @@ pub(crate) fn play_host() -> ExitCode {
         let session = runtime.session(text("folder")).open().await.unwrap();
         let lines: Vec<&str> = plan["lines"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
         let call = |line| session.tool("bash", json!({"command": line, "timeout": 600_000, "background": background}));
-        let calls = join_all(lines.into_iter().map(call));
+        let git = async {
+            if let Some(arguments) = plan.get("git") {
+                drop(session.tool("git", arguments.clone()).await);
+            }
+        };
+        let calls = async { tokio::join!(join_all(lines.into_iter().map(call)), git) };
         tokio::select! { biased;
             _ = terminated.recv() => {}
             _ = async { tokio::join!(calls, std::future::pending::<()>()) } => {}

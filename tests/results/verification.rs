@@ -1,5 +1,6 @@
 //! Verification: exit codes decide, doubts are kept, and a report outlives its process.
 
+use std::slice;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -91,7 +92,7 @@ async fn reports_are_kept_with_the_session_and_told_at_the_end_of_a_run() {
     let report = session.verify_commands("first", &[command("a", &format!("false {key}"), true)]).await.unwrap();
     assert!(report.residual_risks[0].ends_with("false [redacted]"), "{report:?}");
     // What is in the log, and then what is in the snapshot.
-    assert_eq!(runtime.look_at(&"s".into()).await.unwrap().state.verification_reports, [report.clone()]);
+    assert_eq!(runtime.look_at(&"s".into()).await.unwrap().state.verification_reports, slice::from_ref(&report));
     session.save().await.unwrap();
     session.close().await;
     runtime.shut_down().await;

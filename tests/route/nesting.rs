@@ -101,6 +101,7 @@ struct Held {
     invoke: bool,
     delegate: bool,
     background: bool,
+    web: bool,
     commands: bool,
     wrote: bool,
     read: String,
@@ -119,6 +120,7 @@ fn looking(needs: Needs, held: &Arc<Mutex<Held>>) -> Custom {
                 invoke: ctx.invoke.is_some(),
                 delegate: ctx.delegate.is_some(),
                 background: ctx.background.is_some(),
+                web: ctx.web.is_some(),
                 commands: ctx.workspace.commands().is_some(),
                 wrote: ctx.workspace.files().replace(&new, &content).is_ok(),
                 read: text,
@@ -137,7 +139,7 @@ fn path(text: &str) -> WorkspacePath {
 #[tokio::test]
 async fn a_tool_holds_only_what_its_needs_name() {
     let none = Needs::default();
-    let all = Needs { write: true, exec: true, invoke: true, delegate: true, background: true };
+    let all = Needs { write: true, exec: true, invoke: true, delegate: true, background: true, web: true };
     for needs in
         [none, Needs { write: true, ..none }, Needs { exec: true, ..none }, Needs { invoke: true, ..none }, all]
     {
@@ -150,6 +152,7 @@ async fn a_tool_holds_only_what_its_needs_name() {
             invoke: needs.invoke,
             delegate: needs.delegate,
             background: needs.background,
+            web: needs.web,
             commands: needs.exec,
             wrote: needs.write,
             read: "old".to_owned(),
@@ -166,7 +169,7 @@ async fn no_need_widens_a_workspace() {
     let world = World::new().await;
     std::fs::write(world.path().join("old"), "old").unwrap();
     let held = Arc::new(Mutex::new(Held::default()));
-    let all = Needs { write: true, exec: true, invoke: false, delegate: false, background: true };
+    let all = Needs { write: true, exec: true, invoke: false, delegate: false, background: true, web: true };
     let session = world
         .session()
         .capabilities(toolwarden_tools::workspace::WorkspaceCapabilities::read_only())

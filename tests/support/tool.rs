@@ -90,6 +90,12 @@ impl Custom {
         self
     }
 
+    /// No model sees it.
+    pub(crate) fn hidden(mut self) -> Self {
+        self.spec.model_visible = false;
+        self
+    }
+
     pub(crate) fn parameters(mut self, parameters: Value) -> Self {
         self.spec.parameters = parameters;
         self

@@ -66,14 +66,21 @@ pub(crate) fn unbounded(source: &Source) -> Vec<String> {
     found(source, &["unbounded_channel"], false)
 }
 
-/// Re-exports, but for the prelude, and for the one name that embedders find at the root: `toolwarden::Runtime`.
+/// The one name that embedders find at the root of a crate, and where it is exported.
+const AT_THE_ROOT: [(&str, [&str; 3]); 2] =
+    [("runtime/lib.rs", ["embedding", "Runtime", ";"]), ("sim/lib.rs", ["world", "World", ";"])];
+
+/// Re-exports, but for the prelude, and for the one name that embedders find at the root: `toolwarden::Runtime` and
+/// `toolwarden_sim::World`.
 pub(crate) fn re_export(source: &Source) -> Vec<String> {
     if source.path.ends_with("/prelude.rs") || source.is_outside_of_crates() {
         return Vec::new();
     }
-    let entry = source.path == "runtime/lib.rs";
     let mut places = found(source, &["pub", "use"], false);
-    if entry && source.lines_of(&["pub", "use", "embedding", ":", ":", "Runtime", ";"], false).len() == places.len() {
+    let at_the_root = AT_THE_ROOT.iter().find(|(path, _)| source.path == *path);
+    if let Some((_, [module, name, end])) = at_the_root
+        && source.lines_of(&["pub", "use", module, ":", ":", name, end], false).len() == places.len()
+    {
         places.clear();
     }
     let inner = (0..source.tokens.len()).filter(|at| source.at(*at, &["pub", "("]));

@@ -1,7 +1,7 @@
 //! What a change to a file looks like to hosts: before, after, digests, and a unified diff, all bounded.
 //!
-//! Large sides become previews of head and tail, and go with the outcome to be kept by reference; a diff that would be large or slow to find is left out and that is
-//! said. Nothing here depends on time, so the same change is always described the same way.
+//! Large sides become previews of head and tail, and go with the outcome to be kept by reference; a diff that would be
+//! large or slow to find is left out and that is said. Nothing here depends on time, so the same change is always described the same way.
 
 use std::fmt::Write as _;
 
@@ -35,41 +35,57 @@ pub(crate) struct Side<'a> {
     pub(crate) bytes: &'a [u8],
     /// What they say, as far as they are text.
     pub(crate) text: &'a str,
+    /// The digest of the bytes, where it is known already.
+    pub(crate) digest: Option<&'a Digest>,
 }
 
 /// A described change.
 pub(crate) struct Change {
     before: Option<Value>,
-    after: Value,
+    after: Option<Value>,
     facts: Value,
     diff: Option<String>,
     sides: Vec<SideText>,
 }
 
 impl Change {
-    /// Describes a change; no `before` for a new file.
-    pub(crate) fn of(before: Option<Side<'_>>, after: Side<'_>) -> Self {
-        let old = before.map_or("", |side| side.text);
-        let compacted = old.len() + after.text.len() > WHOLE_BYTES_MAX;
+    /// Describes a change; no `before` for a new file, no `after` for one that went.
+    pub(crate) fn of<'a>(before: Option<Side<'a>>, after: impl Into<Option<Side<'a>>>) -> Self {
+        let after = after.into();
+        let (old, new) = (before.map_or("", |side| side.text), after.map_or("", |side| side.text));
+        let compacted = old.len() + new.len() > WHOLE_BYTES_MAX;
         let shown =
             |text: &str| Value::from(if compacted { middle_cut(text, PREVIEW_BYTES_MAX) } else { text.to_owned() });
-        let diff = unified_diff(old, after.text);
-        let known = |side: Side<'_>| json!({"bytes": side.bytes.len(), "sha256": Digest::of(side.bytes).hex()});
+        let diff = unified_diff(old, new);
+        let known = |side: Side<'_>| {
+            let digest = side.digest.cloned().unwrap_or_else(|| Digest::of(side.bytes));
+            json!({"bytes": side.bytes.len(), "sha256": digest.hex()})
+        };
         let facts = json!({
             "compacted": compacted,
             "before": before.map(known),
-            "after": known(after),
+            "after": after.map(known),
             "unified_diff": diff.as_deref().map(|diff| middle_cut(diff, DIFF_BYTES_MAX)),
             "diff_omitted": diff.is_none(),
         });
-        let kept = |side: &'static str, text: &str| SideText { side, text: text.to_owned() };
-        let sides = match compacted {
-            true => {
-                before.map(|side| kept("before", side.text)).into_iter().chain([kept("after", after.text)]).collect()
+        let mut sides = Vec::new();
+        if compacted {
+            for (name, side) in [("before", before), ("after", after)] {
+                let kept =
+                    |side: Side<'_>| SideText { side: name, at: format!("/change/{name}"), text: side.text.to_owned() };
+                sides.extend(side.map(kept));
             }
-            false => Vec::new(),
-        };
-        Self { before: before.map(|side| shown(side.text)), after: shown(after.text), facts, diff, sides }
+        }
+        let shown = |side: Option<Side<'_>>| side.map(|side| shown(side.text));
+        Self { before: shown(before), after: shown(after), facts, diff, sides }
+    }
+
+    /// The description as facts of one of several files, and the texts to be kept, for facts that stand there.
+    pub(crate) fn describe_one_of_several(self, at: &str) -> (Vec<(&'static str, Value)>, Vec<SideText>) {
+        let sides = self.sides.into_iter().map(|side| SideText { at: format!("{at}{}", side.at), ..side }).collect();
+        let texts = [("before", self.before), ("after", self.after)].into_iter();
+        let texts = texts.filter_map(|(name, text)| text.map(|text| (name, text)));
+        (texts.chain([("change", self.facts)]).collect(), sides)
     }
 
     /// Puts the description into a result, the diff behind its text.
@@ -81,7 +97,10 @@ impl Change {
         if let Some(before) = self.before {
             outcome = outcome.with("before", before);
         }
-        outcome.with("after", self.after).with("change", self.facts)
+        if let Some(after) = self.after {
+            outcome = outcome.with("after", after);
+        }
+        outcome.with("change", self.facts)
     }
 }
 
@@ -130,7 +149,7 @@ mod tests {
     use crate::outcome::ToolOutcome;
 
     fn side(text: &str) -> Side<'_> {
-        Side { bytes: text.as_bytes(), text }
+        Side { bytes: text.as_bytes(), text, digest: None }
     }
 
     #[test]

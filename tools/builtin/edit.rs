@@ -166,16 +166,15 @@ fn carry_out(target: &Target, wanted: &Arguments, stop: &Stop) -> Step<ToolOutco
     if new_bytes == *bytes {
         return Err(wrong(format!("{path}: with this new_string nothing would change; nothing was written")));
     }
-    if !wanted.dry_run {
-        target.put(Some(&now), &new_bytes, stop)?;
-    }
+    let new_digest = if wanted.dry_run { None } else { Some(target.put(Some(&now), &new_bytes, stop)?) };
 
     let lines = line_numbers(&old.text, &places.ranges);
     let outcome = facts(ToolOutcome::success(summary(path, wanted, count, &lines, places.how)), path, wanted, count)
         .with("match", places.how.as_str())
         .with("lines", json!(lines))
         .with("encoding", old.encoding.to_string());
-    let (before, after) = (Side { bytes, text: &old.text }, Side { bytes: &new_bytes, text: &new.text });
+    let before = Side { bytes, text: &old.text, digest: Some(&now.digest) };
+    let after = Side { bytes: &new_bytes, text: &new.text, digest: new_digest.as_ref() };
     Ok(Change::of(Some(before), after).describe(outcome, true))
 }
 

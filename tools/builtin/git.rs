@@ -174,13 +174,15 @@ impl GitTool {
         let git = Git::new(ctx, &self.environment, &parameters)?;
         let answer = carry_out(&git, &parameters, arguments).await;
         // Somebody else's repository is used when the user's own configuration says so, and not otherwise.
-        match answer {
-            Err(ended) => match git.trusting(&ended).await? {
-                Some(trusting) => carry_out(&trusting, &parameters, arguments).await,
-                None => Err(ended),
+        let answer = match answer {
+            Err(ended) => match git.trusting(&ended).await {
+                Ok(Some(trusting)) => carry_out(&trusting, &parameters, arguments).await,
+                Ok(None) => Err(ended),
+                Err(other) => Err(other),
             },
             done => done,
-        }
+        };
+        Ok(git.telling(answer.unwrap_or_else(|ended| *ended)))
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::reach::{self, Step, wrong};
 use crate::context::ToolContext;
 use crate::declaration::Capabilities;
-use crate::effects::files::{FileError, FileKind, Files, FolderEntry, Links};
+use crate::effects::files::{FileError, FileKind, Files, Links, SizedEntry};
 use crate::ids::ToolName;
 use crate::outcome::ToolOutcome;
 use crate::pagination::{PageRequest, cursor_schema, limit_schema};
@@ -94,7 +94,7 @@ async fn list(ctx: &ToolContext, arguments: &Value) -> Step<ToolOutcome> {
     // The size of a folder grows with its entries on most file systems.
     let short = files.stat(&path, Links::Follow).map_err(|error| fault(&error))?.size_bytes < reach::INLINE_BYTES_MAX;
     let listed = reach::blocking(ctx, "ls", short, move |stop| {
-        let entries = files.list(&path).map_err(|error| fault(&error))?;
+        let entries = files.list_sized(&path).map_err(|error| fault(&error))?;
         let range = page.range(entries.len()).map_err(|error| wrong(error.to_string()))?;
         let mut text = String::new();
         let mut returned = 0;
@@ -125,13 +125,14 @@ async fn list(ctx: &ToolContext, arguments: &Value) -> Step<ToolOutcome> {
 }
 
 /// One entry: kind, size, path; where a link leads.
-fn line_of(files: &dyn Files, entry: &FolderEntry) -> String {
-    let size = match entry.kind {
+fn line_of(files: &dyn Files, SizedEntry { entry, size_bytes }: &SizedEntry) -> String {
+    let size = match (entry.kind, size_bytes) {
+        (FileKind::File, Some(size_bytes)) => size_bytes.to_string(),
         // A file that went meanwhile has no size any more.
-        FileKind::File => {
+        (FileKind::File, None) => {
             files.stat(&entry.path, Links::Stay).map_or_else(|_| "-".into(), |stat| stat.size_bytes.to_string())
         }
-        FileKind::Folder | FileKind::Link | FileKind::Special => "-".to_owned(),
+        (FileKind::Folder | FileKind::Link | FileKind::Special, _) => "-".to_owned(),
     };
     let mut line = format!("{:<7} {size:>12}  {}", entry.kind.as_str(), entry.path);
     if entry.kind == FileKind::Link {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::context::ToolContext;
+use crate::effects::blocking::{Lost, off_thread};
 use crate::effects::files::FileError;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::workspace_path::WorkspacePath;
@@ -37,8 +38,16 @@ pub(crate) fn ended(op: &str, reason: &CancelReason) -> Box<ToolOutcome> {
 
 /// The outcome of a failed file access.
 pub(crate) fn fault(error: &FileError) -> Box<ToolOutcome> {
+    // A port whose files are far away has errors of its own behind those of reading.
+    let behind = |source: &io::Error| source.get_ref()?.downcast_ref::<FileError>().map(fault);
+    if let FileError::Io { source, .. } = error
+        && let Some(outcome) = behind(source)
+    {
+        return outcome;
+    }
     let text = error.to_string();
     let kind = match error {
+        FileError::Stopped { op, reason, .. } => return ended(op, reason),
         FileError::NotFound { path } => {
             let text = format!("{text}; list its folder with ls to see what is there");
             return Box::new(ToolOutcome::error(ToolErrorKind::NotFound { path: path.clone() }, text));
@@ -57,6 +66,7 @@ pub(crate) fn fault(error: &FileError) -> Box<ToolOutcome> {
         FileError::WorkspaceMissing { .. }
         | FileError::HardLinked { .. }
         | FileError::Held { .. }
+        | FileError::Unsupported { .. }
         | FileError::Denied { .. } => ToolErrorKind::Unsupported { message: text.clone() },
         FileError::Io { op, source, .. } => match source.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
@@ -113,13 +123,11 @@ pub(crate) async fn blocking<T: Send + 'static>(
         return Ok(work(&stop));
     }
     let _dropped = StopOnDrop(Arc::clone(&stop.dropped));
-    match tokio::task::spawn_blocking(move || work(&stop)).await {
+    match off_thread(move || work(&stop)).await {
         Ok(done) => Ok(done),
-        Err(error) => match error.try_into_panic() {
-            // A bug stays a bug, whichever thread it shows on.
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(ended(op, &CancelReason::Shutdown)),
-        },
+        // A bug stays a bug, whichever thread it shows on.
+        Err(Lost::Panicked(panic)) => std::panic::resume_unwind(panic),
+        Err(Lost::Ended) => Err(ended(op, &CancelReason::Shutdown)),
     }
 }
 

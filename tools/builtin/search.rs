@@ -1,8 +1,10 @@
 //! `search`: lines by pattern, files by name, or passages by words, over the whole workspace or a part of it.
 //!
-//! Nothing is indexed and nothing is kept: every call walks and reads afresh on the blocking pool, so it sees every
-//! write that had returned before it. What was left out is said in the result of every mode.
+//! A call sees every write that had returned before it. Where an index of the workspace is known to be true, it says
+//! which files need not be looked into; what matches is decided by reading the files as they are, on the blocking pool.
+//! What was left out is said in the result of every mode.
 
+mod entries;
 mod lines;
 mod notes;
 mod paths;
@@ -13,17 +15,19 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use self::entries::Index;
 use super::reach::{self, Step, ended, fault, wrong};
 use crate::cancellation::CancelReason;
 use crate::context::ToolContext;
 use crate::declaration::Capabilities;
+use crate::effects::blocking::{Lost, off_thread};
 use crate::effects::files::Files;
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::pagination::{PAGE_LIMIT_DEFAULT, PageRequest, cursor_schema, limit_schema};
 use crate::search::glob::{PATTERN_BYTES_MAX, PathPattern};
+use crate::search::resident_index::ResidentIndexes;
 use crate::search::stop::Stop;
-use crate::search::walk::{StartError, Walk, WalkOptions};
 use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
@@ -39,11 +43,12 @@ const ANCHORS_MAX: usize = 64;
 /// The tool.
 pub struct SearchTool {
     spec: ToolSpec,
+    indexes: Option<Arc<ResidentIndexes>>,
 }
 
-/// The tool, ready to register.
-pub fn tool() -> Arc<dyn Tool> {
-    Arc::new(SearchTool { spec: spec() })
+/// The tool, ready to register; with indexes, they are begun by the first search of a root and used by later ones.
+pub fn tool(indexes: Option<Arc<ResidentIndexes>>) -> Arc<dyn Tool> {
+    Arc::new(SearchTool { spec: spec(), indexes })
 }
 
 /// What is searched for.
@@ -108,6 +113,7 @@ struct Arguments {
 /// A search that is ready to run.
 struct Request {
     files: Arc<dyn Files>,
+    index: Option<Index>,
     /// Where the walk starts, as it was asked for.
     start: WorkspacePath,
     include: Option<PathPattern>,
@@ -195,17 +201,22 @@ impl Tool for SearchTool {
     }
 
     fn call<'a>(&'a self, ctx: &'a ToolContext, arguments: Value) -> ToolFuture<'a> {
-        Box::pin(async move { search(ctx, &arguments).await.unwrap_or_else(|ended| *ended) })
+        Box::pin(async move {
+            let indexes = self.indexes.as_deref();
+            search(ctx, indexes, &arguments).await.unwrap_or_else(|ended| *ended)
+        })
     }
 }
 
-async fn search(ctx: &ToolContext, arguments: &Value) -> Step<ToolOutcome> {
+async fn search(ctx: &ToolContext, indexes: Option<&ResidentIndexes>, arguments: &Value) -> Step<ToolOutcome> {
     let page = PageRequest::from_arguments(arguments).map_err(|error| wrong(error.to_string()))?;
     let arguments = Arguments::deserialize(arguments).map_err(|error| wrong(error.to_string()))?;
     check_capabilities(ctx, &arguments)?;
     check_combination(&arguments)?;
+    let index = indexes.and_then(|indexes| indexes.of(ctx.workspace.files().as_ref()));
     let request = Request {
         files: Arc::clone(ctx.workspace.files()),
+        index: index.clone(),
         start: reach::path(ctx, arguments.path.as_deref().unwrap_or("."))?,
         include: arguments.include.as_deref().map(|text| pattern(ctx, text, true)).transpose()?,
         case_sensitive: arguments.case_sensitive.unwrap_or(true),
@@ -214,7 +225,7 @@ async fn search(ctx: &ToolContext, arguments: &Value) -> Step<ToolOutcome> {
         context: arguments.context,
     };
     let query = arguments.query;
-    match arguments.mode {
+    let outcome = match arguments.mode {
         Mode::Grep => {
             let wanted = lines::pattern(&query, request.case_sensitive)?;
             run(ctx, move |stop| lines::search(&request, &query, &wanted, stop)).await
@@ -228,21 +239,23 @@ async fn search(ctx: &ToolContext, arguments: &Value) -> Step<ToolOutcome> {
             let limit = arguments.limit;
             run(ctx, move |stop| ranking::search(&request, &wanted, limit, stop)).await
         }
+    };
+    // Only now: beside the first search it would take the time that it is to save.
+    if let Some(index) = index {
+        index.begin();
     }
-    .map(|outcome| outcome.with("mode", arguments.mode.as_str()))
+    outcome.map(|outcome| outcome.with("mode", arguments.mode.as_str()))
 }
 
 /// Runs a search on the blocking pool. When the call is cancelled or its future dropped, the search ends within one
 /// read of a file.
 async fn run(ctx: &ToolContext, work: impl FnOnce(&Stop) -> Step<ToolOutcome> + Send + 'static) -> Step<ToolOutcome> {
     let (stop, _guard) = Stop::new(ctx.cancel.clone());
-    let done = match tokio::task::spawn_blocking(move || work(&stop)).await {
+    let done = match off_thread(move || work(&stop)).await {
         Ok(done) => done,
-        Err(error) => match error.try_into_panic() {
-            // A bug stays a bug, whichever thread it shows on.
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => return Err(ended("search", &CancelReason::Shutdown)),
-        },
+        // A bug stays a bug, whichever thread it shows on.
+        Err(Lost::Panicked(panic)) => std::panic::resume_unwind(panic),
+        Err(Lost::Ended) => return Err(ended("search", &CancelReason::Shutdown)),
     };
     match ctx.cancel.reason() {
         // What was found until then is a part that nobody could tell from the whole.
@@ -295,16 +308,8 @@ fn pattern(ctx: &ToolContext, text: &str, case_sensitive: bool) -> Step<PathPatt
 }
 
 impl Request {
-    /// Starts the walk.
-    fn walk(&self, options: WalkOptions) -> Step<Walk<'_>> {
-        Walk::start(self.files.as_ref(), &self.start, options).map_err(|error| match error {
-            StartError::File(error) => fault(&error),
-            error @ StartError::InGit { .. } => wrong(error.to_string()),
-        })
-    }
-
-    fn wants(&self, path: &WorkspacePath, start: &WorkspacePath) -> bool {
-        self.include.as_ref().is_none_or(|pattern| pattern.matches(path, start))
+    fn wants(&self, path: &[u8], start: &WorkspacePath) -> bool {
+        self.include.as_ref().is_none_or(|pattern| pattern.matches_bytes(path, start))
     }
 
     fn include_wants_hidden(&self) -> bool {
@@ -332,5 +337,7 @@ fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
+#[cfg(test)]
+mod agreement;
 #[cfg(test)]
 mod tests;

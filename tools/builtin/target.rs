@@ -28,7 +28,7 @@ pub(crate) struct Target {
     canonical: WorkspacePath,
     files: Arc<dyn Files>,
     seen: Arc<SeenFiles>,
-    _turn: Turn,
+    _turn: Arc<Turn>,
 }
 
 /// What the file holds now.
@@ -44,8 +44,29 @@ pub(crate) struct Content {
 impl Target {
     /// Finds the file and waits for the turn to change it.
     pub(crate) async fn take(ctx: &ToolContext, op: &'static str, text: &str) -> Step<Self> {
-        let path = reach::path(ctx, text)?;
+        let found = Self::find(ctx, text)?;
+        let turn = Self::turn(ctx, op, std::slice::from_ref(&found.1)).await?;
+        Ok(Self::of(ctx, op, found, &turn))
+    }
+
+    /// Finds several files and waits for the turn to change all of them.
+    pub(crate) async fn take_all(ctx: &ToolContext, op: &'static str, texts: &[String]) -> Step<Vec<Self>> {
+        let found: Vec<_> = texts.iter().map(|text| Self::find(ctx, text)).collect::<Step<_>>()?;
+        let canonical: Vec<_> = found.iter().map(|(_, canonical)| canonical.clone()).collect();
+        let turn = Self::turn(ctx, op, &canonical).await?;
+        Ok(found.into_iter().map(|found| Self::of(ctx, op, found, &turn)).collect())
+    }
+
+    fn of(ctx: &ToolContext, op: &'static str, found: (WorkspacePath, WorkspacePath), turn: &Arc<Turn>) -> Self {
+        let (path, canonical) = found;
         let files = Arc::clone(ctx.workspace.files());
+        Self { op, path, canonical, files, seen: Arc::clone(&ctx.seen), _turn: Arc::clone(turn) }
+    }
+
+    /// The path that an argument names, and where it leads; refused where tools do not write.
+    fn find(ctx: &ToolContext, text: &str) -> Step<(WorkspacePath, WorkspacePath)> {
+        let path = reach::path(ctx, text)?;
+        let files = ctx.workspace.files();
         let canonical = files.canonical(&path).map_err(|error| fault(&error))?;
         if [&path, &canonical].iter().any(|path| path.names().any(|name| name == ".git")) {
             let message = format!("{path} lies in .git, which tools do not write; use the git tool, or git in bash");
@@ -54,12 +75,25 @@ impl Target {
         if canonical.is_root() {
             return Err(wrong(format!("{path} is the workspace itself; name a file in it")));
         }
-        let turn = tokio::select! {
+        Ok((path, canonical))
+    }
+
+    async fn turn(ctx: &ToolContext, op: &'static str, canonical: &[WorkspacePath]) -> Step<Arc<Turn>> {
+        tokio::select! {
             biased;
-            reason = ctx.cancel.cancelled() => return Err(reach::ended(op, &reason)),
-            turn = ctx.seen.turn(std::slice::from_ref(&canonical)) => turn,
-        };
-        Ok(Self { op, path, canonical, files, seen: Arc::clone(&ctx.seen), _turn: turn })
+            reason = ctx.cancel.cancelled() => Err(reach::ended(op, &reason)),
+            turn = ctx.seen.turn(canonical) => Ok(Arc::new(turn)),
+        }
+    }
+
+    /// The path without links.
+    pub(crate) fn canonical(&self) -> &WorkspacePath {
+        &self.canonical
+    }
+
+    /// The files that it is one of.
+    pub(crate) fn files(&self) -> &dyn Files {
+        self.files.as_ref()
     }
 
     /// The path as it was asked for.
@@ -127,13 +161,14 @@ impl Target {
     }
 
     /// Replaces the file when it still is `now`, or makes it when there was none.
-    pub(crate) fn put(&self, now: Option<&Content>, bytes: &[u8], stop: &Stop) -> Step<()> {
+    pub(crate) fn put(&self, now: Option<&Content>, bytes: &[u8], stop: &Stop) -> Step<Digest> {
         self.check(stop)?;
         let expected = now.map_or(Expected::Absent, |now| Expected::Content(now.digest.clone()));
         let replacement = Replacement { bytes, expected, create_folders: true };
         self.files.replace(&self.canonical, &replacement).map_err(|error| fault(&error))?;
-        self.record(Digest::of(bytes));
-        Ok(())
+        let digest = Digest::of(bytes);
+        self.record(digest.clone());
+        Ok(digest)
     }
 
     /// Remembers that the session knows this content.

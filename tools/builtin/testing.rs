@@ -31,6 +31,7 @@ pub(crate) fn context_over(workspace: Workspace) -> ToolContext {
         clock: Arc::new(SystemClock::new()),
         progress: Arc::new(NoProgress),
         spool: Arc::new(NoSpool),
+        web: None,
         invoke: None,
         delegate: None,
         background: None,

@@ -162,24 +162,28 @@ fn overwrite(target: &Target, content: &str, stop: &Stop) -> Step<ToolOutcome> {
         Some(_) if unchanged => format!("{path} holds exactly this already ({size}); nothing was written.\n"),
         Some(now) => format!("Wrote {path}: {size}; it had {} bytes before.{notes}\n", now.size_bytes),
     };
-    match &now {
-        Some(now) if unchanged => target.record(now.digest.clone()),
+    let digest = match &now {
+        Some(now) if unchanged => {
+            target.record(now.digest.clone());
+            now.digest.clone()
+        }
         _ => {
             if let Some(now) = &now {
                 target.check_seen(now)?;
             }
-            target.put(now.as_ref(), &bytes, stop)?;
+            target.put(now.as_ref(), &bytes, stop)?
         }
-    }
+    };
     let outcome = ToolOutcome::success(summary)
         .with("file_path", path.to_string())
         .with("created", now.is_none())
         .with("unchanged", unchanged)
         .with("encoding", encoding.to_string());
     let before_text = now.as_ref().and_then(|now| now.bytes.as_deref()).map(shown_text);
-    let before = now.as_ref().and_then(|now| now.bytes.as_deref()).zip(before_text.as_deref());
-    let before = before.map(|(bytes, text)| Side { bytes, text });
-    Ok(Change::of(before, Side { bytes: &bytes, text: content }).describe(outcome, false))
+    let before = now.as_ref().and_then(|now| Some((now.bytes.as_deref()?, &now.digest))).zip(before_text.as_deref());
+    let before = before.map(|((bytes, digest), text)| Side { bytes, text, digest: Some(digest) });
+    let after = Side { bytes: &bytes, text: content, digest: Some(&digest) };
+    Ok(Change::of(before, after).describe(outcome, false))
 }
 
 fn append(target: &Target, content: &str, offset: u64, stop: &Stop) -> Step<ToolOutcome> {

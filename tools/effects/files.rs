@@ -4,10 +4,16 @@
 //! streaming a large file) runs on the blocking pool, in the tool that does it. A path never leaves the root, not
 //! by `..`, not by a link, not by a race between check and use: every access is made beneath an open descriptor.
 
+pub mod together;
+
 use std::io::{Read, Seek};
+use std::path::Path;
+use std::sync::Arc;
 
 use thiserror::Error;
 
+use self::together::{FileChange, TogetherError};
+use crate::cancellation::{CancelReason, Cancellation};
 use crate::digest::Digest;
 use crate::workspace_path::WorkspacePath;
 
@@ -31,6 +37,25 @@ pub trait Files: Send + Sync {
     /// [`FileError::NotAFile`] for folders, sockets, pipes and devices, which could block or never end.
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError>;
 
+    /// As [`Self::open`], for a path that was just listed as a regular file: what it is need not be looked at first.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    fn open_listed(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
+        self.open(path)
+    }
+
+    /// The folder on this machine whose content this port gives, unaltered; none when what is read through it may be
+    /// anything else. Whatever stands before another port and alters nothing passes it on.
+    fn folder_on_disk(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Whether [`Self::may_read`] can say no.
+    fn is_guarded(&self) -> bool {
+        false
+    }
+
     /// Whether what the file at the path holds may be shown here, whether there is one or not. Asked before
     /// somebody else (git) reads it. Whatever stands before another port must pass it on.
     ///
@@ -46,6 +71,50 @@ pub trait Files: Send + Sync {
     /// [`FileError::NotAFolder`] when it is none.
     fn list(&self, path: &WorkspacePath) -> Result<Vec<FolderEntry>, FileError>;
 
+    /// As [`Files::list`], with the sizes of files where the listing itself tells them: asking for each is slow where
+    /// every question crosses a network. Whatever stands before another port must pass it on.
+    ///
+    /// # Errors
+    /// As [`Files::list`].
+    fn list_sized(&self, path: &WorkspacePath) -> Result<Vec<SizedEntry>, FileError> {
+        Ok(self.list(path)?.into_iter().map(|entry| SizedEntry { entry, size_bytes: None }).collect())
+    }
+
+    /// Most entries that one search should look at, where each costs a request; none where looking is cheap.
+    /// Whatever stands before another port must pass it on.
+    fn walk_entries_max(&self) -> Option<u64> {
+        None
+    }
+
+    /// The same files, whose accesses end when this signal is given; none where an access is too short for that.
+    /// Whatever stands before another port must pass it on.
+    fn bound_to(&self, _cancel: &Cancellation) -> Option<Arc<dyn Files>> {
+        None
+    }
+
+    /// Whether a file can come in pieces here. Whatever stands before another port must pass it on.
+    fn takes_pieces(&self) -> bool {
+        false
+    }
+
+    /// Begins a file that comes in pieces; missing folders above it are made. Whatever stands before another port must
+    /// pass it on, when it lets files be written.
+    ///
+    /// # Errors
+    /// [`FileError`], the same that [`Files::replace`] gives for such a place.
+    fn begin(&self, path: &WorkspacePath) -> Result<Box<dyn NewFile>, FileError> {
+        Err(FileError::Unsupported { op: "begin", path: path.to_string() })
+    }
+
+    /// Whether a file at this path may be written here, whether there is one or not. Asked when a call writes to a path
+    /// that it did not name. Whatever stands before another port must pass it on.
+    ///
+    /// # Errors
+    /// [`FileError::Denied`].
+    fn may_write(&self, _path: &WorkspacePath) -> Result<(), FileError> {
+        Ok(())
+    }
+
     /// Replaces or creates a file as a whole: a reader sees the old bytes or the new ones, also after a crash.
     /// Keeps the mode (and the owner where allowed) of what it replaces; follows a link inside the workspace.
     ///
@@ -53,15 +122,32 @@ pub trait Files: Send + Sync {
     /// [`FileError::Changed`] when [`Replacement::expected`] does not fit what is there; the file is then unchanged.
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError>;
 
+    /// Removes a regular file; the folders above it stay. A link is not followed.
+    ///
+    /// # Errors
+    /// As [`Self::replace`]; [`FileError::Unsupported`] where files cannot be removed.
+    fn remove(&self, path: &WorkspacePath, _expected: &Expected) -> Result<(), FileError> {
+        Err(FileError::Unsupported { op: "remove", path: path.to_string() })
+    }
+
+    /// Makes several changes, all of them or none. `go_on` is asked between the steps; once it says no, what was
+    /// done is taken back. Where a provider has no better way, the changes are made one after the other, and those
+    /// before one that fails are taken back; a process that is killed half-way then leaves them half done.
+    ///
+    /// # Errors
+    /// [`TogetherError`], which says what was taken back and what could not be.
+    fn change_together(&self, changes: &[FileChange<'_>], go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        together::one_by_one(self, changes, go_on)
+    }
+
     /// Opens or makes a log: a file that is only appended to, and held for writing by nobody else. Missing folders
     /// above it are made. No link is followed, neither above it nor at its name.
     ///
     /// # Errors
     /// [`FileError::Held`] while somebody else holds it, [`FileError::NotAFile`] for anything but a file with one name,
-    /// and [`FileError::Io`] where this port keeps no logs ([`std::io::ErrorKind::Unsupported`]).
+    /// and [`FileError::Unsupported`] where this port keeps no logs.
     fn open_log(&self, path: &WorkspacePath) -> Result<Box<dyn LogFile>, FileError> {
-        let source = std::io::Error::new(std::io::ErrorKind::Unsupported, "no logs are kept here");
-        Err(FileError::Io { op: "open a log", path: path.to_string(), source })
+        Err(FileError::Unsupported { op: "keep the log", path: path.to_string() })
     }
 }
 
@@ -86,6 +172,42 @@ pub trait LogFile: Send + Sync {
     fn cut(&mut self, bytes: u64) -> std::io::Result<()>;
 }
 
+/// A file that comes in pieces. Its bytes stand beside the place that they are for, under no name or one of their own,
+/// until [`NewFile::put`] gives them their place; dropped before that, they are gone.
+pub trait NewFile: Send + Sync {
+    /// Makes room for so many bytes, where the file system can.
+    ///
+    /// # Errors
+    /// [`FileError::Io`] when there is no room.
+    fn reserve(&self, bytes: u64) -> Result<(), FileError>;
+
+    /// Writes bytes from a place on.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), FileError>;
+
+    /// Reads bytes that were written, from a place on; 0 at the end.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize, FileError>;
+
+    /// Cuts it, or makes it longer with zeros.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    fn set_size(&self, bytes: u64) -> Result<(), FileError>;
+
+    /// Makes it durable and gives it its place in one step, if what is there now is what is expected. `goes_on` is
+    /// asked right before that step; when it says no, nothing was done.
+    ///
+    /// # Errors
+    /// [`FileError::Exists`] and [`FileError::Changed`]; what is there is untouched then. [`FileError::Stopped`] when
+    /// it was not to go on.
+    fn put(&self, expected: &Expected, goes_on: &dyn Fn() -> Result<(), CancelReason>) -> Result<FileStat, FileError>;
+}
+
 /// An open regular file.
 pub trait OpenFile: Read + Seek + Send {
     /// What it was when it was opened.
@@ -94,6 +216,15 @@ pub trait OpenFile: Read + Seek + Send {
     /// The path without links that it was opened by, where the provider knows it; else [`Files::canonical`] tells.
     fn canonical(&self) -> Option<&WorkspacePath> {
         None
+    }
+
+    /// What it is now: somebody may write to it while it is read. What it was when it was opened, where the provider
+    /// gives out contents that cannot change.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn stat_now(&self) -> std::io::Result<FileStat> {
+        Ok(*self.stat())
     }
 }
 
@@ -155,6 +286,15 @@ pub struct FolderEntry {
     pub path: WorkspacePath,
     /// What it is; links are not followed.
     pub kind: FileKind,
+}
+
+/// One name in a folder, with its size where it is known already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SizedEntry {
+    /// The name.
+    pub entry: FolderEntry,
+    /// Size of a file in bytes, where the listing tells it.
+    pub size_bytes: Option<u64>,
 }
 
 /// A whole new content for a file.
@@ -248,6 +388,14 @@ pub enum FileError {
         /// Where.
         path: String,
     },
+    /// This kind of workspace cannot do it.
+    #[error("this workspace cannot {op} {path}")]
+    Unsupported {
+        /// What was tried.
+        op: &'static str,
+        /// Where.
+        path: String,
+    },
     /// A rule of the session says no.
     #[error("{path} is denied by policy ({rule})")]
     Denied {
@@ -255,6 +403,16 @@ pub enum FileError {
         path: String,
         /// The rule.
         rule: String,
+    },
+    /// It ended before it was done: it took too long, or nobody wanted it any more.
+    #[error("{op} {path}: {reason}")]
+    Stopped {
+        /// What was tried.
+        op: &'static str,
+        /// Where.
+        path: String,
+        /// Why it ended.
+        reason: CancelReason,
     },
     /// The operating system said no.
     #[error("{op} {path}: {source}")]

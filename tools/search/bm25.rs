@@ -4,11 +4,12 @@
 //! file leaves nothing behind but counts. A word counts more where it names a definition or stands in the path; test
 //! files weigh less. Which files are scored is decided by the words in them, never by their place in the alphabet.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use aho_corasick::AhoCorasick;
 
-use crate::search::terms::{Form, split};
+use crate::search::terms::{Form, split, split_run};
 
 /// Longest query that is taken, in bytes.
 pub const QUERY_BYTES_MAX: usize = 2048;
@@ -211,13 +212,16 @@ impl Query {
 
     fn count_into(&self, text: &str, weight: f64, counts: &mut [f64]) -> bool {
         let mut any = false;
-        split(text, Form::Text, &mut |term| {
-            if let Ok(at) = self.terms.binary_search_by(|known| known.as_str().cmp(term)) {
-                counts[at] += weight;
-                any = true;
-            }
-        });
+        split(text, Form::Text, &mut |term| any |= self.count_term(term, weight, counts));
         any
+    }
+
+    fn count_term(&self, term: &str, weight: f64, counts: &mut [f64]) -> bool {
+        let found = self.terms.binary_search_by(|known| known.as_str().cmp(term));
+        if let Ok(at) = found {
+            counts[at] += weight;
+        }
+        found.is_ok()
     }
 
     /// Reads what a file says; none when neither its text nor its path holds a word of the query. Also returns the
@@ -230,27 +234,9 @@ impl Query {
         let passage_total = lines_total.div_ceil(PASSAGE_LINES).min(PASSAGES_PER_FILE_MAX);
         let mut path_counts = vec![0.0; self.terms.len()];
         let in_path = self.count_into(path, 1.0, &mut path_counts);
-        let mut passages: Vec<PassageEvidence> = Vec::new();
-        for_each_hit_line(self, text, &mut |number, line| {
-            let index = number / PASSAGE_LINES;
-            if index >= PASSAGES_PER_FILE_MAX {
-                return;
-            }
-            let line = String::from_utf8_lossy(line);
-            let mut counts = vec![0.0; self.terms.len()];
-            if !self.count_into(&line, 1.0, &mut counts) {
-                return;
-            }
-            if let Some(name) = defined_name(&line, is_prose(path)) {
-                self.count_into(name, SYMBOL_WEIGHT - 1.0, &mut counts);
-            }
-            match passages.last_mut() {
-                Some(last) if last.index == index => {
-                    last.counts.iter_mut().zip(&counts).for_each(|(sum, count)| *sum += count);
-                }
-                _ => passages.push(PassageEvidence { index, bytes: 0, counts }),
-            }
-        });
+        let mut passages = Passages { query: self, prose: is_prose(path), found: Vec::new() };
+        passages.read(text);
+        let mut passages = passages.found;
         if passages.is_empty() && !in_path {
             return (passage_total, None);
         }
@@ -320,24 +306,83 @@ impl Query {
     }
 }
 
-/// Calls `take` with the number (from 0) and text of every line that can hold a term.
-fn for_each_hit_line(query: &Query, text: &[u8], take: &mut dyn FnMut(usize, &[u8])) {
-    let all = query.has_dense && !text.is_ascii();
-    let (mut number, mut counted_to, mut from) = (0, 0, 0);
-    while from < text.len() {
-        let start = if all {
-            from
-        } else {
-            let Some(hit) = query.finder.find(&text[from..]) else { return };
-            let hit = from + hit.start();
-            memchr::memrchr(b'\n', &text[from..hit]).map_or(from, |at| from + at + 1)
-        };
-        number += memchr::memchr_iter(b'\n', &text[counted_to..start]).count();
-        counted_to = start;
-        let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |at| start + at);
-        take(number, &text[start..end]);
-        from = end + 1;
+/// The passages of one file while it is read.
+struct Passages<'a> {
+    query: &'a Query,
+    prose: bool,
+    found: Vec<PassageEvidence>,
+}
+
+impl Passages<'_> {
+    /// Looks at the words that can hold a term, and at nothing else.
+    fn read(&mut self, text: &[u8]) {
+        let by_lines = self.query.has_dense && !text.is_ascii();
+        let (mut number, mut counted_to, mut from) = (0, 0, 0);
+        // Where the line ends whose definition was looked at.
+        let mut defined_to = 0;
+        let mut counts = vec![0.0; self.query.terms.len()];
+        while from < text.len() {
+            let hit = match by_lines {
+                true => from,
+                false => match self.query.finder.find(&text[from..]) {
+                    Some(hit) => from + hit.start(),
+                    None => return,
+                },
+            };
+            let (start, end) = run_around(text, hit);
+            number += memchr::memchr_iter(b'\n', &text[counted_to..hit]).count();
+            counted_to = hit;
+            let wide = |at: Option<usize>| at.and_then(|at| text.get(at)).is_some_and(|byte| !byte.is_ascii());
+            counts.fill(0.0);
+            // Words of other letters are cut by the slower rule, for the rest of the line.
+            let any = if by_lines || start == end || wide(start.checked_sub(1)) || wide(Some(end)) {
+                let line_start = memchr::memrchr(b'\n', &text[..hit]).map_or(0, |at| at + 1).max(from);
+                let line_end = memchr::memchr(b'\n', &text[hit..]).map_or(text.len(), |at| hit + at);
+                from = line_end + 1;
+                self.query.count_into(&String::from_utf8_lossy(&text[line_start..line_end]), 1.0, &mut counts)
+            } else {
+                let mut any = false;
+                split_run(&text[start..end], &mut |term| any |= self.query.count_term(term, 1.0, &mut counts));
+                from = end;
+                any
+            };
+            if !any {
+                continue;
+            }
+            let mut line = Cow::Borrowed("");
+            if hit >= defined_to {
+                let line_start = memchr::memrchr(b'\n', &text[..hit]).map_or(0, |at| at + 1);
+                let line_end = memchr::memchr(b'\n', &text[hit..]).map_or(text.len(), |at| hit + at);
+                line = String::from_utf8_lossy(&text[line_start..line_end]);
+                defined_to = line_end;
+            }
+            self.take(number, &line, &mut counts);
+        }
     }
+
+    /// Adds what a line or a word of it counts, and what its definition counts more.
+    fn take(&mut self, number: usize, line: &str, counts: &mut [f64]) {
+        let index = number / PASSAGE_LINES;
+        if index >= PASSAGES_PER_FILE_MAX {
+            return;
+        }
+        if let Some(name) = defined_name(line, self.prose) {
+            self.query.count_into(name, SYMBOL_WEIGHT - 1.0, counts);
+        }
+        match self.found.last_mut() {
+            Some(last) if last.index == index => {
+                last.counts.iter_mut().zip(&*counts).for_each(|(sum, count)| *sum += count);
+            }
+            _ => self.found.push(PassageEvidence { index, bytes: 0, counts: counts.to_vec() }),
+        }
+    }
+}
+
+/// The letters and digits around a place.
+fn run_around(text: &[u8], at: usize) -> (usize, usize) {
+    let start = text[..at].iter().rposition(|byte| !byte.is_ascii_alphanumeric()).map_or(0, |before| before + 1);
+    let end = text[at..].iter().position(|byte| !byte.is_ascii_alphanumeric()).map_or(text.len(), |end| at + end);
+    (start, end)
 }
 
 /// The name that a line defines, or its heading in prose.
@@ -423,6 +468,46 @@ mod tests {
         let narrow = [("n.md", "ﾃｽﾄ ＲＥＤＩＳ\n"), ("c.md", "plain\n")];
         assert_eq!(ranked("テスト", &narrow), ["n.md"]);
         assert_eq!(ranked("redis", &narrow), ["n.md"]);
+    }
+
+    #[test]
+    fn looking_at_words_counts_what_whole_lines_count() {
+        use proptest::prelude::*;
+        let word = prop_oneof![
+            Just("cache"),
+            Just("getCache"),
+            Just("Cache2"),
+            Just("café"),
+            Just("ï"),
+            Just("fn "),
+            Just(" "),
+            Just("_"),
+            Just("\n"),
+            Just("缓存"),
+            Just("ＣＡＣＨＥ"),
+            Just("caches"),
+            Just("x"),
+            Just("struct "),
+            Just("// "),
+            Just("é"),
+        ];
+        proptest!(|(words in prop::collection::vec(word, 0..30), dense in any::<bool>())| {
+            let text = words.concat();
+            let query = Query::new(if dense { "cache 缓存 get" } else { "cache get" }).unwrap();
+            let mut counts = vec![0.0; query.terms().len()];
+            for line in text.split('\n') {
+                let mut here = vec![0.0; counts.len()];
+                if query.count_into(line, 1.0, &mut here) {
+                    if let Some(name) = defined_name(line, false) {
+                        query.count_into(name, super::SYMBOL_WEIGHT - 1.0, &mut here);
+                    }
+                    counts.iter_mut().zip(&here).for_each(|(sum, count)| *sum += count);
+                }
+            }
+            let (_, evidence) = query.examine("a.rs", text.as_bytes());
+            let found = evidence.map_or(vec![0.0; counts.len()], |evidence| evidence.passages[0].counts.clone());
+            prop_assert_eq!(found, counts);
+        });
     }
 
     #[test]

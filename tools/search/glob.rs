@@ -20,6 +20,8 @@ pub struct PathPattern {
     matcher: GlobMatcher,
     hidden: bool,
     base: Vec<String>,
+    /// What every match ends with, where that is known.
+    ending: Option<Vec<u8>>,
 }
 
 /// Why a pattern cannot be used.
@@ -77,12 +79,25 @@ impl PathPattern {
             .map_err(|error| PatternError::Malformed { pattern: pattern.to_owned(), reason: error.kind().to_string() })?
             .compile_matcher();
         let base = if case_sensitive { base_of(&full) } else { Vec::new() };
-        Ok(Self { matcher, hidden: has_dot_segment(pattern), base })
+        // `**/x` also matches x alone, so a slash is not part of the ending.
+        let ending = ending_of(&full);
+        let ending = ending.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
+        let plain_end = case_sensitive && !full.contains(['{', '}']);
+        let ending = (plain_end && !ending.is_empty()).then_some(ending);
+        Ok(Self { matcher, hidden: has_dot_segment(pattern), base, ending })
     }
 
     /// Whether a path matches; `start` is the folder where the search starts.
     pub fn matches(&self, path: &WorkspacePath, start: &WorkspacePath) -> bool {
-        self.matcher.is_match(Path::new(OsStr::from_bytes(relative(path, start))))
+        self.matches_bytes(path.as_bytes(), start)
+    }
+
+    /// As [`Self::matches`], for a path that stands as bytes.
+    pub fn matches_bytes(&self, path: &[u8], start: &WorkspacePath) -> bool {
+        let relative = relative(path, start);
+        // Most paths of a tree end otherwise: cheaper than asking the matcher.
+        self.ending.as_ref().is_none_or(|ending| relative.ends_with(ending))
+            && self.matcher.is_match(Path::new(OsStr::from_bytes(relative)))
     }
 
     /// Whether names that begin with a dot are meant.
@@ -97,14 +112,20 @@ impl PathPattern {
 }
 
 /// A path without the folder where the search starts.
-fn relative<'a>(path: &'a WorkspacePath, start: &WorkspacePath) -> &'a [u8] {
-    let bytes = path.as_bytes();
-    match bytes.strip_prefix(start.as_bytes()) {
+fn relative<'a>(path: &'a [u8], start: &WorkspacePath) -> &'a [u8] {
+    match path.strip_prefix(start.as_bytes()) {
         Some([b'/', rest @ ..]) => rest,
         // A single file that was named as the start is matched by its name.
-        Some([]) => path.name().map(OsStr::as_bytes).unwrap_or_default(),
-        _ => bytes,
+        Some([]) => path.rsplit(|byte| *byte == b'/').next().unwrap_or_default(),
+        _ => path,
     }
+}
+
+/// What every match ends with: what stands behind the last character that is not plain.
+fn ending_of(pattern: &str) -> Vec<u8> {
+    // A bracket, a brace or a comma could stand in a class or in alternatives.
+    let special = ['*', '?', '[', ']', '{', '}', '\\', ','];
+    pattern.rsplit(special).next().unwrap_or_default().as_bytes().to_vec()
 }
 
 /// The folders that a pattern names plainly before anything else.
@@ -166,6 +187,31 @@ mod tests {
         assert!(inner.matches(&at("a/b/c.txt"), &at("a")));
         assert_eq!(inner.base(&at("a")).to_string(), "a/b");
         assert!(PathPattern::new("*.txt", true).unwrap().matches(&at("a/x.txt"), &at("a/x.txt")));
+    }
+
+    #[test]
+    fn endings_are_only_a_shortcut() {
+        use proptest::prelude::*;
+        let pattern = prop::collection::vec(
+            prop_oneof![
+                "[ab/.]{1,2}",
+                Just("*".into()),
+                Just("**".into()),
+                Just("?".into()),
+                Just("[ab]".into()),
+                Just("{a,b}".into()),
+                Just("\\\\*".into()),
+                Just("a,b".into()),
+                Just("/".into())
+            ],
+            1..5,
+        );
+        proptest!(|(parts in pattern, path in "[ab.*,/]{1,8}")| {
+            if let (Ok(pattern), Ok(path)) = (PathPattern::new(&parts.concat(), true), crate::workspace_path::WorkspacePath::parse(&path, "")) {
+                let slow = PathPattern { ending: None, ..pattern.clone() };
+                prop_assert_eq!(pattern.matches(&path, &at(".")), slow.matches(&path, &at(".")));
+            }
+        });
     }
 
     // Case C079: a dash or a bang at the start is a character.

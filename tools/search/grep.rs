@@ -9,9 +9,10 @@ use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
 use regex_syntax::ast;
 
-use crate::effects::files::{FileError, Files};
+use crate::effects::files::{FileError, Files, OpenFile};
+use crate::search::requirement::Requirement;
 use crate::search::stop::Stop;
-use crate::search::text::{AtNul, TextFacts, TextReader};
+use crate::search::text::{AtNul, TextFacts, TextReader, read_whole, settle_whole};
 use crate::workspace_path::WorkspacePath;
 
 /// Longest pattern that is taken, in bytes.
@@ -31,6 +32,7 @@ const CUT: &str = "…";
 #[derive(Debug, Clone)]
 pub struct LinePattern {
     matcher: RegexMatcher,
+    requirement: Requirement,
 }
 
 /// What is wanted of each file.
@@ -90,6 +92,27 @@ pub struct FileFound {
     pub failure: Option<Failure>,
 }
 
+impl FileFound {
+    /// Nothing was found so far.
+    fn nothing_in(path: &WorkspacePath) -> Self {
+        Self {
+            path: path.clone(),
+            matching_lines: 0,
+            lines: Vec::new(),
+            cut: false,
+            not_utf8: false,
+            facts: TextFacts::default(),
+            failure: None,
+        }
+    }
+
+    /// Nothing is in this binary file up to its first NUL, as is known without looking.
+    pub fn nothing_in_binary(path: &WorkspacePath) -> Self {
+        let facts = TextFacts { binary_at_byte: Some(0), ..TextFacts::default() };
+        Self { facts, ..Self::nothing_in(path) }
+    }
+}
+
 /// Why a file was not searched to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
@@ -121,7 +144,12 @@ impl LinePattern {
                 grep_regex::ErrorKind::NotAllowed(_) => PatternError::LineEnd,
                 _ => PatternError::Refused { reason: error.to_string() },
             })?;
-        Ok(Self { matcher })
+        Ok(Self { matcher, requirement: Requirement::of(pattern, case_sensitive) })
+    }
+
+    /// What a file must hold for the pattern to match in it.
+    pub fn requirement(&self) -> &Requirement {
+        &self.requirement
     }
 }
 
@@ -133,6 +161,7 @@ pub struct FileSearcher<'a> {
     at_nul: AtNul,
     stop: Stop,
     searcher: Searcher,
+    whole: Vec<u8>,
 }
 
 impl<'a> FileSearcher<'a> {
@@ -150,46 +179,57 @@ impl<'a> FileSearcher<'a> {
             .bom_sniffing(false)
             .heap_limit(Some(LINE_BYTES_MAX))
             .build();
-        Self { files, pattern, wanted, at_nul, stop, searcher }
+        Self { files, pattern, wanted, at_nul, stop, searcher, whole: Vec::new() }
     }
 
     /// Searches one file.
     pub fn search(&mut self, path: &WorkspacePath) -> FileFound {
-        let mut found = FileFound {
-            path: path.clone(),
-            matching_lines: 0,
-            lines: Vec::new(),
-            cut: false,
-            not_utf8: false,
-            facts: TextFacts::default(),
-            failure: None,
-        };
-        let opened = match self.files.open(path) {
-            Ok(file) => TextReader::open(file, self.at_nul, self.stop.clone()).map_err(|error| error.to_string()),
+        let mut found = FileFound::nothing_in(path);
+        let opened = match self.files.open_listed(path) {
+            Ok(file) => Ok(file),
             Err(FileError::NotFound { .. }) => {
                 found.failure = Some(Failure::Gone);
                 return found;
             }
             Err(error) => Err(error.to_string()),
         };
-        let mut reader = match opened {
-            Ok(reader) => reader,
-            Err(reason) => {
-                found.failure = Some(Failure::Unreadable(reason));
-                return found;
-            }
-        };
-        let mut sink = Collector { matcher: &self.pattern.matcher, wanted: self.wanted, bytes: 0, gap: false, found };
-        let ended = self.searcher.search_reader(&self.pattern.matcher, &mut reader, &mut sink);
+        let Self { pattern, searcher, whole, at_nul, stop, wanted, .. } = self;
+        let mut sink = Collector { matcher: &pattern.matcher, wanted: *wanted, bytes: 0, gap: false, found };
+        let ended = opened.and_then(|file| {
+            search_file(file, searcher, whole, *at_nul, stop, &mut sink).map_err(|error| error.to_string())
+        });
         let mut found = sink.found;
-        found.facts = reader.facts();
         if let Err(error) = ended {
             // The searcher tells a line that does not fit its buffer by the text of its error alone.
-            let long = error.to_string().contains("allocation limit");
-            found.failure = Some(if long { Failure::LongLine } else { Failure::Unreadable(error.to_string()) });
+            let long = error.contains("allocation limit");
+            found.failure = Some(if long { Failure::LongLine } else { Failure::Unreadable(error) });
         }
         found
     }
+}
+
+/// Searches a small file as a whole, any other piece by piece.
+fn search_file(
+    mut file: Box<dyn OpenFile>,
+    searcher: &mut Searcher,
+    whole: &mut Vec<u8>,
+    at_nul: AtNul,
+    stop: &Stop,
+    sink: &mut Collector<'_>,
+) -> std::io::Result<()> {
+    let matcher = sink.matcher;
+    if let Some(filled) = read_whole(file.as_mut(), whole)? {
+        let mut facts = TextFacts::default();
+        if let Some(text) = settle_whole(&mut whole[..filled], at_nul, &mut facts) {
+            sink.found.facts = facts;
+            return searcher.search_slice(matcher, &whole[text], sink);
+        }
+        file.rewind()?;
+    }
+    let mut reader = TextReader::open(file, at_nul, stop.clone())?;
+    let ended = searcher.search_reader(matcher, &mut reader, &mut *sink);
+    sink.found.facts = reader.facts();
+    ended
 }
 
 /// Takes what the searcher finds.

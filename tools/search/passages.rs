@@ -145,7 +145,7 @@ enum ReadError {
 /// Reads a whole file as text; false when it is binary.
 fn read_text(files: &dyn Files, path: &WorkspacePath, text: &mut Vec<u8>, stop: &Stop) -> Result<bool, ReadError> {
     text.clear();
-    let file = match files.open(path) {
+    let file = match files.open_listed(path) {
         Ok(file) => file,
         Err(FileError::NotFound { .. }) => return Err(ReadError::Gone),
         Err(_) => return Err(ReadError::Failed),

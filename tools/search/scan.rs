@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, Scope};
 
-use crate::effects::files::FolderEntry;
 use crate::search::stop::Stop;
 
 /// Files handed to a thread at once.
@@ -20,14 +19,15 @@ const THREADS: usize = 2;
 
 /// Examines every entry of `walk` with a worker of its own for each thread, and delivers the results in the order
 /// of the walk. Ends early when `deliver` breaks or `stop` is given. A tree of one chunk is done without threads.
-pub fn scan<R, W, D>(
-    walk: &mut dyn Iterator<Item = FolderEntry>,
+pub fn scan<E, R, W, D>(
+    walk: &mut dyn Iterator<Item = E>,
     stop: &Stop,
     new_worker: &(dyn Fn() -> W + Sync),
     mut deliver: D,
 ) where
+    E: Send,
     R: Send,
-    W: FnMut(&FolderEntry) -> R,
+    W: FnMut(&E) -> R,
     D: FnMut(R) -> ControlFlow<()>,
 {
     let first = next_chunk(walk, stop);
@@ -37,7 +37,7 @@ pub fn scan<R, W, D>(
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let threads: Vec<Thread<R>> =
+        let threads: Vec<Thread<E, R>> =
             (0..THREADS).filter_map(|_| Thread::start(scope, stop, &done, new_worker)).collect();
         if threads.is_empty() {
             // No thread to be had: slower, but the same result.
@@ -54,10 +54,10 @@ pub fn scan<R, W, D>(
 }
 
 /// Sends chunks out in turns and takes results back in the same turns.
-fn drive<R>(
-    threads: &[Thread<R>],
-    first: Vec<FolderEntry>,
-    mut next: impl FnMut() -> Vec<FolderEntry>,
+fn drive<E, R>(
+    threads: &[Thread<E, R>],
+    first: Vec<E>,
+    mut next: impl FnMut() -> Vec<E>,
     deliver: &mut impl FnMut(R) -> ControlFlow<()>,
 ) {
     let (mut sent, mut taken) = (0_usize, 0_usize);
@@ -85,12 +85,12 @@ fn drive<R>(
 }
 
 /// A thread with its two queues, each with room for all that is ever under way: sending never waits.
-struct Thread<R> {
-    jobs: SyncSender<Vec<FolderEntry>>,
+struct Thread<E, R> {
+    jobs: SyncSender<Vec<E>>,
     results: Receiver<Vec<R>>,
 }
 
-impl<R: Send> Thread<R> {
+impl<E: Send, R: Send> Thread<E, R> {
     fn start<'scope, 'env: 'scope, W>(
         scope: &'scope Scope<'scope, 'env>,
         stop: &'scope Stop,
@@ -98,10 +98,11 @@ impl<R: Send> Thread<R> {
         new_worker: &'scope (dyn Fn() -> W + Sync),
     ) -> Option<Self>
     where
+        E: 'scope,
         R: 'scope,
-        W: FnMut(&FolderEntry) -> R + 'scope,
+        W: FnMut(&E) -> R + 'scope,
     {
-        let (jobs, todo) = sync_channel::<Vec<FolderEntry>>(CHUNKS_AHEAD * THREADS);
+        let (jobs, todo) = sync_channel::<Vec<E>>(CHUNKS_AHEAD * THREADS);
         let (finished, results) = sync_channel(CHUNKS_AHEAD * THREADS);
         let work = move || {
             let mut worker = new_worker();
@@ -123,10 +124,10 @@ impl<R: Send> Thread<R> {
     }
 }
 
-fn examine_here<R>(
-    chunk: &[FolderEntry],
+fn examine_here<E, R>(
+    chunk: &[E],
     stop: &Stop,
-    mut worker: impl FnMut(&FolderEntry) -> R,
+    mut worker: impl FnMut(&E) -> R,
     deliver: &mut impl FnMut(R) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     for entry in chunk {
@@ -138,7 +139,7 @@ fn examine_here<R>(
     ControlFlow::Continue(())
 }
 
-fn next_chunk(walk: &mut dyn Iterator<Item = FolderEntry>, stop: &Stop) -> Vec<FolderEntry> {
+fn next_chunk<E>(walk: &mut dyn Iterator<Item = E>, stop: &Stop) -> Vec<E> {
     let mut chunk = Vec::with_capacity(CHUNK_FILES);
     while chunk.len() < CHUNK_FILES && !stop.is_given() {
         let Some(entry) = walk.next() else { break };

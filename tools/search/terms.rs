@@ -51,6 +51,40 @@ pub fn split(text: &str, form: Form, take: &mut dyn FnMut(&str)) {
     }
 }
 
+/// As [`split`], for one run of ASCII letters and digits.
+pub fn split_run(run: &[u8], take: &mut dyn FnMut(&str)) {
+    let mut start = 0;
+    for at in 1..=run.len() {
+        let borders = at < run.len() && is_run_border(run, at);
+        if at < run.len() && !borders {
+            continue;
+        }
+        give_run(&run[start..at], take);
+        if start > 0 && at == run.len() {
+            give_run(run, take);
+        }
+        start = at;
+    }
+}
+
+fn is_run_border(run: &[u8], at: usize) -> bool {
+    let (before, here) = (run[at - 1], run[at]);
+    if before.is_ascii_digit() != here.is_ascii_digit() {
+        return true;
+    }
+    here.is_ascii_uppercase() && (!before.is_ascii_uppercase() || run.get(at + 1).is_some_and(u8::is_ascii_lowercase))
+}
+
+fn give_run(word: &[u8], take: &mut dyn FnMut(&str)) {
+    let mut term = [0; TERM_BYTES_MAX];
+    let Some(term) = term.get_mut(..word.len()) else { return };
+    term.copy_from_slice(word);
+    term.make_ascii_lowercase();
+    if let Ok(term) = std::str::from_utf8(term) {
+        take(stem(term));
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Word,
@@ -245,6 +279,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_run_is_split_as_any_text_is(run in "[a-zA-Z0-9]{1,80}") {
+            let mut quick = Vec::new();
+            super::split_run(run.as_bytes(), &mut |term| quick.push(term.to_owned()));
+            prop_assert_eq!(quick, terms(&run, Form::Text));
+        }
+
         #[test]
         fn a_text_holds_every_term_that_the_same_query_asks_for(text in "\\PC{0,40}") {
             let all = terms(&text, Form::Text);

@@ -13,6 +13,8 @@ use crate::search::stop::Stop;
 
 /// Bytes read at once while decoding.
 const DECODE_BYTES: usize = 16 * 1024;
+/// Largest file that is read as a whole, in bytes.
+pub const WHOLE_BYTES_MAX: u64 = 1024 * 1024;
 /// Longest byte-order mark.
 const MARK_BYTES: usize = 3;
 
@@ -181,6 +183,78 @@ impl Read for TextReader {
     }
 }
 
+/// Reads a small file to the start of `whole`; none, and the file at its start, when it is not small or not at rest.
+///
+/// # Errors
+/// What the file says to a read.
+pub fn read_whole(file: &mut dyn OpenFile, whole: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    let size = file.stat().size_bytes;
+    // What is made on the fly has no size.
+    if size == 0 || size > WHOLE_BYTES_MAX {
+        return Ok(None);
+    }
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    // Only ever grown: clearing it would cost more than reading.
+    if whole.len() < size + 1 {
+        whole.resize(size + 1, 0);
+    }
+    let mut filled = 0;
+    // A byte more than there was would be read, were there one.
+    while filled != size {
+        match file.read(&mut whole[filled..=size]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if filled > size {
+            file.rewind()?;
+            return Ok(None);
+        }
+    }
+    Ok(Some(filled))
+}
+
+/// Settles a whole file in place: what [`TextReader`] would hand over of it begins at the returned offset and has the
+/// returned length. None when it must be decoded.
+pub fn settle_whole(bytes: &mut [u8], at_nul: AtNul, facts: &mut TextFacts) -> Option<std::ops::Range<usize>> {
+    let from = match Encoding::for_bom(bytes) {
+        None => 0,
+        Some((encoding, mark_bytes)) if encoding == UTF_8 => mark_bytes,
+        Some(_) => return None,
+    };
+    let text = &mut bytes[from..];
+    let length = match memchr::memchr2(b'\0', b'\r', text) {
+        None => text.len(),
+        Some(first) => settle_from(text, first, at_nul, facts),
+    };
+    facts.text_bytes = length as u64;
+    Some(from..from + length)
+}
+
+/// Drops every CR before an LF from `first` on and ends at a NUL; returns what is left.
+fn settle_from(text: &mut [u8], first: usize, at_nul: AtNul, facts: &mut TextFacts) -> usize {
+    let count = text.len();
+    let (mut read_at, mut write_at) = (first, first);
+    loop {
+        let here = memchr::memchr2(b'\0', b'\r', &text[read_at..]).map_or(count, |at| read_at + at);
+        text.copy_within(read_at..here, write_at);
+        write_at += here - read_at;
+        if here == count {
+            return write_at;
+        }
+        if text[here] == b'\0' && at_nul == AtNul::End {
+            facts.binary_at_byte = Some(write_at as u64);
+            return write_at;
+        }
+        if text[here] == b'\0' || text.get(here + 1) != Some(&b'\n') {
+            text[write_at] = text[here];
+            write_at += 1;
+        }
+        read_at = here + 1;
+    }
+}
+
 /// UTF-16 on its way to UTF-8.
 struct Utf16 {
     file: Box<dyn OpenFile>,
@@ -282,6 +356,21 @@ mod tests {
             let (bytes, facts) = text(b"one\r\n\0two\r\n\0", AtNul::Keep, step);
             assert_eq!((bytes.as_slice(), facts.binary_at_byte), (&b"one\n\0two\n\0"[..], None), "by {step}");
         }
+    }
+
+    #[test]
+    fn a_whole_file_is_settled_as_its_pieces_are() {
+        use proptest::prelude::*;
+        proptest!(|(bytes in prop::collection::vec(prop_oneof![Just(0_u8), Just(b'\r'), Just(b'\n'), Just(b'a'), Just(0xef), Just(0xbb), Just(0xbf)], 0..40), marked in any::<bool>())| {
+            let bytes = if marked { [b"\xef\xbb\xbf".as_slice(), &bytes].concat() } else { bytes };
+            for at_nul in [AtNul::End, AtNul::Keep] {
+                let mut whole = bytes.clone();
+                let mut facts = TextFacts::default();
+                let range = super::settle_whole(&mut whole, at_nul, &mut facts).unwrap();
+                prop_assert_eq!((whole[range].to_vec(), facts), text(&bytes, at_nul, 7));
+            }
+        });
+        assert!(super::settle_whole(&mut [0xff, 0xfe, b'a', 0], AtNul::End, &mut TextFacts::default()).is_none());
     }
 
     #[test]

@@ -7,18 +7,16 @@
 //! outside of any repository are judged the same way. Whether git tracks a file plays no part, and neither do
 //! ignore files above the workspace or in the user's home. Links are yielded but never followed.
 
-use std::io::Read as _;
+use std::sync::Arc;
 
 use crate::effects::files::{FileError, FileKind, Files, FolderEntry, Links};
-use crate::search::ignore_rules::{IgnoreRules, Verdict};
+use crate::search::rule_stack::{Level, RuleFaults, RuleStack, Stay, sort_entries};
 use crate::workspace_path::WorkspacePath;
 
 /// Deepest folder that is entered, in folders below the start.
 pub const WALK_DEPTH_MAX: usize = 256;
 /// Most entries looked at in one walk.
 pub const WALK_ENTRIES_MAX: u64 = 2_000_000;
-/// Largest ignore file that is read, in bytes.
-pub const IGNORE_FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// What a walk looks at.
 #[derive(Debug, Clone)]
@@ -80,6 +78,8 @@ impl<'a> Walk<'a> {
             return Err(StartError::InGit { path: start.to_string() });
         }
         let kind = files.stat(&start, Links::Follow)?.kind;
+        let entries_max = files.walk_entries_max().map_or(options.entries_max, |most| options.entries_max.min(most));
+        let options = WalkOptions { entries_max, ..options };
         let mut walk = Self {
             files,
             start: start.clone(),
@@ -138,90 +138,30 @@ impl<'a> Walk<'a> {
     /// Puts a folder's entries on the stack, in the order of whole paths.
     fn enter(&mut self, folder: &WorkspacePath, mut entries: Vec<FolderEntry>) {
         self.push_level(folder, &entries);
-        // A folder sorts as its name and a slash, for that is how the paths in it begin.
-        let key = |entry: &FolderEntry, at: usize| match entry.path.as_bytes().get(at) {
-            Some(byte) => Some(*byte),
-            None if at == entry.path.as_bytes().len() && entry.kind == FileKind::Folder => Some(b'/'),
-            None => None,
-        };
-        entries.sort_by(|one, other| {
-            let common = one.path.as_bytes().iter().zip(other.path.as_bytes()).take_while(|(a, b)| a == b).count();
-            key(one, common).cmp(&key(other, common))
-        });
+        sort_entries(&mut entries);
         self.open.push(entries.into_iter());
     }
 
     fn push_level(&mut self, folder: &WorkspacePath, entries: &[FolderEntry]) {
-        let mut level = Level { prefix_bytes: prefix_bytes(folder), ..Level::default() };
-        for entry in entries {
-            let name = entry.path.name().map(std::os::unix::ffi::OsStrExt::as_bytes).unwrap_or_default();
-            match (name, entry.kind) {
-                // A link is not read: git does not follow one either.
-                (b".gitignore", FileKind::File) => level.gitignore = self.read_rules(&entry.path),
-                (b".ignore", FileKind::File) => level.ignore = self.read_rules(&entry.path),
-                (b".git", FileKind::Folder) => {
-                    level.repository = true;
-                    let exclude = entry.path.child("info".as_ref()).child("exclude".as_ref());
-                    if self.files.stat(&exclude, Links::Stay).is_ok_and(|stat| stat.kind == FileKind::File) {
-                        level.exclude = self.read_rules(&exclude);
-                    }
-                }
-                // A worktree or a submodule: its folder of facts lies elsewhere.
-                (b".git", FileKind::File) => level.repository = true,
-                _ => {}
-            }
-        }
-        self.rules.levels.push(level);
-    }
-
-    fn read_rules(&mut self, path: &WorkspacePath) -> Option<IgnoreRules> {
-        let mut content = Vec::new();
-        let read = match self.files.open(path) {
-            Ok(file) => file.take(IGNORE_FILE_BYTES_MAX + 1).read_to_end(&mut content).is_ok(),
-            Err(FileError::NotFound { .. }) => return None,
-            Err(_) => false,
-        };
-        if !read {
-            self.counts.unreadable += 1;
-            return None;
-        }
-        if content.len() as u64 > IGNORE_FILE_BYTES_MAX {
-            self.counts.rule_faults += 1;
-            content.truncate(IGNORE_FILE_BYTES_MAX as usize);
-            // The last line may be cut: half a rule could hide anything.
-            let whole = content.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-            content.truncate(whole);
-        }
-        let (rules, faults) = IgnoreRules::parse(&content);
-        self.counts.rule_faults += faults as u64;
-        rules
+        let mut faults = RuleFaults::default();
+        self.rules.push(Arc::new(Level::read(self.files, folder, entries, &mut faults)));
+        self.counts.unreadable += faults.unreadable;
+        self.counts.rule_faults += faults.lines;
     }
 
     /// Whether an entry stays out; counts it when it does.
     fn leaves_out(&mut self, entry: &FolderEntry) -> bool {
-        let name = entry.path.name().map(std::os::unix::ffi::OsStrExt::as_bytes).unwrap_or_default();
-        if name == b".git" {
-            return true;
+        match self.rules.judge(entry, self.options.hidden) {
+            Stay::In => return false,
+            Stay::Never => {}
+            Stay::Hidden => self.counts.hidden += 1,
+            Stay::Ignored => self.counts.ignored += 1,
         }
-        if name.starts_with(b".") && !self.options.hidden {
-            self.counts.hidden += 1;
-            return true;
-        }
-        if self.rules.hides(entry) {
-            self.counts.ignored += 1;
-            return true;
-        }
-        false
+        true
     }
 
     fn is_on_the_way(&self, folder: &WorkspacePath) -> bool {
-        let Some(below) = &self.options.below else { return true };
-        let (shorter, longer) = if folder.as_bytes().len() <= below.as_bytes().len() {
-            (folder.as_bytes(), below.as_bytes())
-        } else {
-            (below.as_bytes(), folder.as_bytes())
-        };
-        shorter.is_empty() || (longer.starts_with(shorter) && matches!(longer.get(shorter.len()), None | Some(b'/')))
+        self.options.below.as_ref().is_none_or(|below| is_on_the_way(folder.as_bytes(), below.as_bytes()))
     }
 
     fn descend(&mut self, folder: &WorkspacePath) {
@@ -249,7 +189,7 @@ impl Iterator for Walk<'_> {
         while let Some(folder) = self.open.last_mut() {
             let Some(entry) = folder.next() else {
                 self.open.pop();
-                self.rules.levels.pop();
+                self.rules.pop();
                 continue;
             };
             if self.entries >= self.options.entries_max {
@@ -258,10 +198,7 @@ impl Iterator for Walk<'_> {
                 return None;
             }
             self.entries += 1;
-            if entry.kind == FileKind::Folder && !self.is_on_the_way(&entry.path) {
-                continue;
-            }
-            if self.leaves_out(&entry) {
+            if self.leaves_out(&entry) || (entry.kind == FileKind::Folder && !self.is_on_the_way(&entry.path)) {
                 continue;
             }
             match entry.kind {
@@ -274,52 +211,10 @@ impl Iterator for Walk<'_> {
     }
 }
 
-/// The rules that hold where the walk is, outermost folder first.
-#[derive(Default)]
-struct RuleStack {
-    levels: Vec<Level>,
-}
-
-/// The rules of one folder.
-#[derive(Default)]
-struct Level {
-    /// How much of a path leads to the folder, with the slash.
-    prefix_bytes: usize,
-    ignore: Option<IgnoreRules>,
-    gitignore: Option<IgnoreRules>,
-    exclude: Option<IgnoreRules>,
-    /// Whether a repository begins here.
-    repository: bool,
-}
-
-impl RuleStack {
-    fn hides(&self, entry: &FolderEntry) -> bool {
-        let is_folder = entry.kind == FileKind::Folder;
-        let ask = |rules: &Option<IgnoreRules>, level: &Level| match rules {
-            Some(rules) => rules.verdict(&entry.path.as_bytes()[level.prefix_bytes..], is_folder),
-            None => Verdict::Silent,
-        };
-        for level in self.levels.iter().rev() {
-            match ask(&level.ignore, level) {
-                Verdict::Silent => {}
-                verdict => return verdict == Verdict::Hide,
-            }
-        }
-        for level in self.levels.iter().rev() {
-            match ask(&level.gitignore, level) {
-                Verdict::Silent => {}
-                verdict => return verdict == Verdict::Hide,
-            }
-            if level.repository {
-                return ask(&level.exclude, level) == Verdict::Hide;
-            }
-        }
-        false
-    }
-}
-
-fn prefix_bytes(folder: &WorkspacePath) -> usize {
-    if folder.is_root() { 0 } else { folder.as_bytes().len() + 1 }
+/// Whether a folder leads to `below` or lies beneath it.
+pub(crate) fn is_on_the_way(folder: &[u8], below: &[u8]) -> bool {
+    let (shorter, longer) = if folder.len() <= below.len() { (folder, below) } else { (below, folder) };
+    shorter.is_empty() || (longer.starts_with(shorter) && matches!(longer.get(shorter.len()), None | Some(b'/')))
 }
 
 /// Why a walk cannot start.

@@ -84,7 +84,7 @@ pub fn open(files: &dyn Files, run_id: &str) -> Result<(Vec<Entry>, Box<dyn Reco
     let mut file = match files.open_log(&path_of(run_id)?) {
         Ok(file) => file,
         Err(FileError::Held { .. }) => return Err(LogError::Held(run_id.to_owned())),
-        Err(FileError::Io { source, .. }) if source.kind() == ErrorKind::Unsupported => {
+        Err(FileError::Unsupported { .. }) => {
             return Ok((Vec::new(), Box::new(MemoryRecords { last: 0 })));
         }
         Err(error) => return Err(LogError::Io(error.to_string())),

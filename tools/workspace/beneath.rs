@@ -8,6 +8,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
 
 use cap_std::fs::Dir;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -39,6 +40,11 @@ impl Beneath {
     /// How the root is shown to people.
     pub(super) fn label(&self) -> &str {
         &self.label
+    }
+
+    /// The path of the root when it was opened.
+    pub(super) fn absolute(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.absolute))
     }
 
     /// The root's descriptor.

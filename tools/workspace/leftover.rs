@@ -2,27 +2,40 @@
 //!
 //! A name says which process made it (pid namespace, pid, start time), so that a file of a process that still runs
 //! is never taken: `.toolwarden-<namespace>-<pid>-<start>-<count>.tmp`. Processes of another pid namespace cannot
-//! be looked up; their files go by age.
+//! be looked up; their files go by age. What a change of several files needs to be taken back has other endings, and
+//! is not swept: `transaction` knows when it may go.
 
 use std::fs;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 /// How the name of every temp file starts.
 pub(super) const TEMP_PREFIX: &str = ".toolwarden-";
-const TEMP_SUFFIX: &str = ".tmp";
+/// How the name of a temp file ends.
+pub(super) const TEMP_SUFFIX: &str = ".tmp";
 /// Age after which a temp file of another pid namespace counts as left behind.
 const FOREIGN_AGE_MAX: Duration = Duration::from_secs(3600);
 /// Most names looked at in one folder.
 const SWEEP_NAMES_MAX: usize = 100_000;
 
-/// The name of the temp file with this number.
-pub(super) fn temp_name(count: u64) -> String {
+/// A name that was not given out before, with this ending.
+pub(super) fn name(suffix: &str) -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    numbered(COUNT.fetch_add(1, Ordering::Relaxed), suffix)
+}
+
+fn numbered(count: u64, suffix: &str) -> String {
     let Maker { namespace, pid, start } = maker();
-    format!("{TEMP_PREFIX}{namespace}-{pid}-{start}-{count}{TEMP_SUFFIX}")
+    format!("{TEMP_PREFIX}{namespace}-{pid}-{start}-{count}{suffix}")
+}
+
+/// Whether a name has this ending and its maker has ended, by all that can be known.
+pub(super) fn is_left(name: &str, suffix: &str, modified_unix_s: u64) -> bool {
+    Maker::of_name(name, suffix).is_some_and(|maker| maker.is_gone(modified_unix_s))
 }
 
 /// Removes what dead processes left in this folder; returns how many files went. What cannot be read or removed
@@ -33,7 +46,8 @@ pub(super) fn sweep(folder: impl AsFd) -> usize {
     let Ok(entries) = entries else { return 0 };
     let mut removed = 0;
     for entry in entries.take(SWEEP_NAMES_MAX).flatten() {
-        let Some(made_by) = entry.file_name().to_str().ok().and_then(Maker::of_name) else { continue };
+        let name = entry.file_name().to_str().ok();
+        let Some(made_by) = name.and_then(|name| Maker::of_name(name, TEMP_SUFFIX)) else { continue };
         let Ok(stat) = rustix::fs::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         if is_file && made_by.is_gone(u64::try_from(stat.st_mtime).unwrap_or(0)) {
@@ -54,8 +68,8 @@ struct Maker {
 }
 
 impl Maker {
-    fn of_name(name: &str) -> Option<Self> {
-        let mut parts = name.strip_prefix(TEMP_PREFIX)?.strip_suffix(TEMP_SUFFIX)?.split('-');
+    fn of_name(name: &str, suffix: &str) -> Option<Self> {
+        let mut parts = name.strip_prefix(TEMP_PREFIX)?.strip_suffix(suffix)?.split('-');
         let namespace = parts.next()?.parse().ok()?;
         let pid = parts.next()?.parse().ok()?;
         let start = parts.next()?.parse().ok()?;
@@ -100,7 +114,7 @@ fn start_of(process: &str) -> Option<u64> {
 mod tests {
     #![expect(clippy::disallowed_methods, reason = "tests prepare real files")]
 
-    use super::{Maker, maker, sweep, temp_name};
+    use super::{Maker, TEMP_SUFFIX, maker, numbered, sweep};
 
     // Case C040: what a killed process left is known by its name and goes; what a living one uses stays.
     #[test]
@@ -109,7 +123,7 @@ mod tests {
         let me = maker();
         let dead = format!(".toolwarden-{}-{}-{}-0.tmp", me.namespace, me.pid, me.start + 1);
         let foreign = format!(".toolwarden-{}-{}-{}-0.tmp", me.namespace + 1, me.pid, me.start);
-        let names = [dead.as_str(), &foreign, &temp_name(7), ".toolwarden-notes.tmp", "other.tmp"];
+        let names = [dead.as_str(), &foreign, &numbered(7, TEMP_SUFFIX), ".toolwarden-notes.tmp", "other.tmp"];
         for name in names {
             std::fs::write(folder.path().join(name), "x").unwrap();
         }
@@ -118,6 +132,6 @@ mod tests {
             assert!(folder.path().join(name).exists(), "{name}");
         }
         assert!(!folder.path().join(dead).exists());
-        assert_eq!(Maker::of_name(&temp_name(1)), Some(me));
+        assert_eq!(Maker::of_name(&numbered(1, TEMP_SUFFIX), TEMP_SUFFIX), Some(me));
     }
 }

@@ -18,10 +18,15 @@ use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 
 use super::beneath::{Beneath, RACES_MAX, kind_of, not_a_file, stat_of};
+use super::landing::Landing;
 use super::log_file::open_log;
 use super::replacement::Replacing;
-use super::{Commands, Workspace, WorkspaceCapabilities, leftover};
-use crate::effects::files::{FileError, FileKind, FileStat, Files, FolderEntry, Links, LogFile, OpenFile, Replacement};
+use super::transaction::Transaction;
+use super::{Commands, Workspace, WorkspaceCapabilities, leftover, note};
+use crate::effects::files::together::{FileChange, TogetherError};
+use crate::effects::files::{
+    Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, LogFile, NewFile, OpenFile, Replacement,
+};
 use crate::effects::processes::Processes;
 use crate::workspace_path::WorkspacePath;
 
@@ -34,7 +39,7 @@ const SWEEP_FOLDERS_MAX: usize = 1_000_000;
 
 /// The files beneath one folder of this machine.
 pub struct LocalFiles {
-    beneath: Beneath,
+    beneath: Arc<Beneath>,
     swept: Mutex<BTreeSet<(u64, u64)>>,
 }
 
@@ -68,9 +73,53 @@ impl LocalFiles {
         };
         let absolute = std::fs::canonicalize(root).map_err(fail)?;
         let dir = Dir::open_ambient_dir(&absolute, ambient_authority()).map_err(fail)?;
-        let files = Self { beneath: Beneath::new(dir, absolute.as_os_str()), swept: Mutex::default() };
+        let files = Self { beneath: Arc::new(Beneath::new(dir, absolute.as_os_str())), swept: Mutex::default() };
+        // First: what was cut off half-way is put right before anything is looked at.
+        note::recover(&files.beneath);
         files.sweep_once(files.beneath.root());
         Ok((files, absolute))
+    }
+
+    /// Opens a folder that no link leads to, for watching it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open_folder(&self, path: &WorkspacePath) -> Result<OwnedFd, FileError> {
+        let opened = self.beneath.open_plain(path, OFlags::RDONLY | OFlags::DIRECTORY);
+        opened.map_err(|errno| self.beneath.error("watch", path, errno))
+    }
+
+    /// Opens a regular file that no link leads to, with the last change of anything about it, in nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open_with_change(&self, path: &WorkspacePath) -> Result<(Box<dyn OpenFile>, i128), FileError> {
+        match self.open_regular(path)? {
+            Some((file, changed_unix_ns)) => Ok((Box::new(file), changed_unix_ns)),
+            None => Err(FileError::NotFound { path: path.to_string() }),
+        }
+    }
+
+    /// Opens a regular file without a look beforehand; none when it takes more than that. Not blocking, should it have
+    /// become a pipe since it was listed.
+    fn open_regular(&self, path: &WorkspacePath) -> Result<Option<(LocalFile, i128)>, FileError> {
+        let Ok(fd) = self.beneath.open_plain(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) else {
+            return Ok(None);
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.beneath.error("open", path, errno))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(not_a_file(path, stat.st_mode));
+        }
+        let file = LocalFile { file: File::from(fd), stat: stat_of(&stat), canonical: path.clone() };
+        Ok(Some((file, changed_unix_ns(&stat))))
+    }
+
+    /// What stands at a path that no link leads to, with the last change of anything about it, in nanoseconds since
+    /// 1970; none when nothing does.
+    pub fn look_at(&self, path: &WorkspacePath) -> Option<(FileStat, i128)> {
+        let fd = self.beneath.open_plain(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
+        let stat = rustix::fs::fstat(fd).ok()?;
+        Some((stat_of(&stat), changed_unix_ns(&stat)))
     }
 
     /// Removes the temp files that killed processes left anywhere beneath the root; returns how many went. Walks
@@ -149,6 +198,17 @@ impl Files for LocalFiles {
         Err(fail(Errno::LOOP))
     }
 
+    fn open_listed(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
+        match self.open_regular(path)? {
+            Some((file, _)) => Ok(Box::new(file)),
+            None => self.open(path),
+        }
+    }
+
+    fn folder_on_disk(&self) -> Option<&Path> {
+        Some(self.beneath.absolute())
+    }
+
     fn list(&self, path: &WorkspacePath) -> Result<Vec<FolderEntry>, FileError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let folder = match self.beneath.open("list", path, flags) {
@@ -169,6 +229,15 @@ impl Files for LocalFiles {
         })
     }
 
+    fn takes_pieces(&self) -> bool {
+        true
+    }
+
+    fn begin(&self, path: &WorkspacePath) -> Result<Box<dyn NewFile>, FileError> {
+        let landing = Landing::begin(&self.beneath, path, |folder| self.sweep_once(folder))?;
+        Ok(Box::new(landing))
+    }
+
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         Replacing::new(&self.beneath, path, replacement).run(|folder| self.sweep_once(folder))
     }
@@ -176,6 +245,19 @@ impl Files for LocalFiles {
     fn open_log(&self, path: &WorkspacePath) -> Result<Box<dyn LogFile>, FileError> {
         open_log(&self.beneath, path)
     }
+
+    fn remove(&self, path: &WorkspacePath, expected: &Expected) -> Result<(), FileError> {
+        let change = FileChange::Remove { path: path.clone(), expected: expected.clone() };
+        self.change_together(std::slice::from_ref(&change), &|| true).map_err(|failed| *failed.error)
+    }
+
+    fn change_together(&self, changes: &[FileChange<'_>], go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        Transaction::run(&self.beneath, changes, go_on, &|folder| self.sweep_once(folder))
+    }
+}
+
+fn changed_unix_ns(stat: &rustix::fs::Stat) -> i128 {
+    i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec)
 }
 
 /// The entries of an open folder, sorted by the bytes of their names.
@@ -250,11 +332,9 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::{
-        FileError, FileKind, Files as _, Links, LocalFiles, Replacement, WorkspaceCapabilities, WorkspacePath,
+        Expected, FileError, FileKind, Files as _, Links, LocalFiles, Replacement, WorkspaceCapabilities, WorkspacePath,
     };
     use crate::digest::Digest;
-    use crate::effects::files::Expected;
-
     fn path(text: &str) -> WorkspacePath {
         WorkspacePath::parse(text, "").unwrap()
     }
@@ -519,7 +599,7 @@ mod tests {
     fn leftovers_of_the_dead_are_swept() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("a/b")).unwrap();
-        let me = crate::workspace::leftover::temp_name(0);
+        let me = crate::workspace::leftover::name(".tmp");
         let parts: Vec<&str> = me.trim_end_matches(".tmp").split('-').collect();
         let dead = format!("{}-{}-{}-1-0.tmp", parts[0], parts[1], parts[2]);
         for folder in ["", "a", "a/b"] {

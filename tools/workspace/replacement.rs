@@ -9,9 +9,8 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Access, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
@@ -42,7 +41,7 @@ pub(super) struct Replacing<'r> {
 }
 
 /// Why one try did not come to its end.
-enum Halt {
+pub(super) enum Halt {
     /// Somebody put a link where the target stood; the path must be resolved again.
     Raced,
     /// For good.
@@ -63,16 +62,8 @@ impl<'r> Replacing<'r> {
     /// Does it; `enter` is told the folder before anything is written there.
     pub(super) fn run(&self, enter: impl Fn(&OwnedFd)) -> Result<FileStat, FileError> {
         for _ in 0..RACES_MAX {
-            let target = self.beneath.canonical(self.asked)?;
-            let Some(name) = target.name() else {
-                return Err(FileError::NotAFile { path: self.asked.to_string(), kind: "folder" });
-            };
-            let above = target.parent().unwrap_or_else(WorkspacePath::root);
-            let folder = match self.folder(&above) {
-                Err(Errno::LOOP) => continue,
-                Err(errno) => return Err(self.folder_error(&above, errno)),
-                Ok(folder) => folder,
-            };
+            let (target, folder) = self.place()?;
+            let name = target.name().unwrap_or_default();
             enter(&folder);
             match self.write_beside(&folder, name) {
                 Ok(stat) => return Ok(stat),
@@ -83,8 +74,25 @@ impl<'r> Replacing<'r> {
         Err(self.fail("replace", Errno::LOOP))
     }
 
+    /// The target without links, which is never the root, and its open folder.
+    pub(super) fn place(&self) -> Result<(WorkspacePath, OwnedFd), FileError> {
+        for _ in 0..RACES_MAX {
+            let target = self.beneath.canonical(self.asked)?;
+            if target.is_root() {
+                return Err(FileError::NotAFile { path: self.asked.to_string(), kind: "folder" });
+            }
+            let above = target.parent().unwrap_or_else(WorkspacePath::root);
+            match self.folder(&above) {
+                Err(Errno::LOOP) => {}
+                Err(errno) => return Err(self.folder_error(&above, errno)),
+                Ok(folder) => return Ok((target, folder)),
+            }
+        }
+        Err(self.fail("replace", Errno::LOOP))
+    }
+
     /// The folder of the target, made when it is missing and that is wanted.
-    fn folder(&self, path: &WorkspacePath) -> Result<OwnedFd, Errno> {
+    pub(super) fn folder(&self, path: &WorkspacePath) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match self.beneath.open_plain(path, flags) {
             Err(Errno::NOENT) if self.wanted.create_folders => {}
@@ -109,7 +117,7 @@ impl<'r> Replacing<'r> {
         Ok(at)
     }
 
-    fn folder_error(&self, folder: &WorkspacePath, errno: Errno) -> FileError {
+    pub(super) fn folder_error(&self, folder: &WorkspacePath, errno: Errno) -> FileError {
         let at_root = folder.is_root();
         match (self.beneath.error("open", folder, errno), errno) {
             (FileError::NotFound { .. }, Errno::NOTDIR) => FileError::NotAFolder { path: folder.to_string() },
@@ -133,7 +141,7 @@ impl<'r> Replacing<'r> {
             Temp::create(folder, before.is_none()).map_err(|errno| self.fail("create a file beside", errno))?;
         temp.file.write_all(self.wanted.bytes).map_err(|source| self.io("write", source))?;
         if let Some(old) = &before {
-            temp.take_after(old).map_err(|errno| self.fail("set the mode of", errno))?;
+            take_after(&temp.file, old).map_err(|errno| self.fail("set the mode of", errno))?;
         }
         temp.file.sync_all().map_err(|source| self.io("sync", source))?;
 
@@ -143,7 +151,7 @@ impl<'r> Replacing<'r> {
         if let Some(old) = &now
             && before.as_ref().is_none_or(|before| owner_and_mode(before) != owner_and_mode(old))
         {
-            temp.take_after(old).map_err(|errno| self.fail("set the mode of", errno))?;
+            take_after(&temp.file, old).map_err(|errno| self.fail("set the mode of", errno))?;
         }
         self.put(&mut temp, folder, name)?;
         let stat = rustix::fs::fstat(&temp.file).map_err(|errno| self.fail("stat", errno))?;
@@ -152,7 +160,7 @@ impl<'r> Replacing<'r> {
     }
 
     /// Renames the temp file over the target.
-    fn put(&self, temp: &mut Temp<'_>, folder: &OwnedFd, name: &OsStr) -> Result<(), FileError> {
+    fn put(&self, temp: &mut Temp<&OwnedFd>, folder: &OwnedFd, name: &OsStr) -> Result<(), FileError> {
         let mut result = Err(Errno::INVAL);
         if self.wanted.expected == Expected::Absent {
             result = rustix::fs::renameat_with(folder, &temp.name, folder, name, RenameFlags::NOREPLACE);
@@ -171,7 +179,7 @@ impl<'r> Replacing<'r> {
     }
 
     /// What stands at the target now; refused when it may not be replaced.
-    fn look(&self, folder: &OwnedFd, name: &OsStr) -> Result<Option<Stat>, Halt> {
+    pub(super) fn look(&self, folder: &OwnedFd, name: &OsStr) -> Result<Option<Stat>, Halt> {
         let stat = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
@@ -194,7 +202,7 @@ impl<'r> Replacing<'r> {
     }
 
     /// Compares the bytes that are there with what they must be.
-    fn check_content(&self, folder: &OwnedFd, name: &OsStr) -> Result<(), FileError> {
+    pub(super) fn check_content(&self, folder: &OwnedFd, name: &OsStr) -> Result<(), FileError> {
         let Expected::Content(expected) = &self.wanted.expected else {
             return Ok(());
         };
@@ -214,32 +222,31 @@ impl<'r> Replacing<'r> {
         })
     }
 
-    fn fail(&self, op: &'static str, errno: Errno) -> FileError {
+    pub(super) fn fail(&self, op: &'static str, errno: Errno) -> FileError {
         self.beneath.error(op, self.asked, errno)
     }
 
-    fn io(&self, op: &'static str, source: std::io::Error) -> FileError {
+    pub(super) fn io(&self, op: &'static str, source: std::io::Error) -> FileError {
         FileError::Io { op, path: self.asked.to_string(), source }
     }
 }
 
 /// New bytes under a name of their own; the name goes when this is dropped before the rename.
-struct Temp<'f> {
-    folder: &'f OwnedFd,
-    name: String,
-    file: File,
-    named: bool,
+pub(super) struct Temp<F: AsFd> {
+    pub(super) folder: F,
+    pub(super) name: String,
+    pub(super) file: File,
+    pub(super) named: bool,
 }
 
-impl<'f> Temp<'f> {
+impl<F: AsFd> Temp<F> {
     /// A new empty file. The bytes of an existing one are nobody else's to see before its mode is set.
-    fn create(folder: &'f OwnedFd, new: bool) -> Result<Self, Errno> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
+    pub(super) fn create(folder: F, new: bool) -> Result<Self, Errno> {
         let mode = Mode::from_raw_mode(if new { NEW_FILE_MODE } else { 0o600 });
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TEMP_NAMES_MAX {
-            let name = leftover::temp_name(COUNT.fetch_add(1, Ordering::Relaxed));
-            match rustix::fs::openat(folder, &name, flags, mode) {
+            let name = leftover::name(leftover::TEMP_SUFFIX);
+            match rustix::fs::openat(&folder, &name, flags, mode) {
                 Ok(fd) => return Ok(Self { folder, name, file: File::from(fd), named: true }),
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno),
@@ -247,33 +254,32 @@ impl<'f> Temp<'f> {
         }
         Err(Errno::EXIST)
     }
+}
 
-    /// Takes owner and mode after the file that it replaces. Bits that act for the owner are dropped when the
-    /// owner cannot be kept.
-    fn take_after(&self, old: &Stat) -> Result<(), Errno> {
-        let now = rustix::fs::fstat(&self.file)?;
-        let mut mode = old.st_mode & 0o7777;
-        if (now.st_uid, now.st_gid) != (old.st_uid, old.st_gid) {
-            let owned =
-                rustix::fs::fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)));
-            if owned.is_err() {
-                mode &= 0o777;
-                if rustix::fs::fchown(&self.file, None, Some(Gid::from_raw(old.st_gid))).is_err() {
-                    // The group's rights were given to another group.
-                    mode &= !0o070 | ((mode & 0o007) << 3);
-                }
-            }
+impl<F: AsFd> Drop for Temp<F> {
+    fn drop(&mut self) {
+        if self.named {
+            let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
         }
-        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
     }
 }
 
-impl Drop for Temp<'_> {
-    fn drop(&mut self) {
-        if self.named {
-            let _ = rustix::fs::unlinkat(self.folder, &self.name, AtFlags::empty());
+/// Gives a file the owner and the mode of the one that it replaces. Bits that act for the owner are dropped when the
+/// owner cannot be kept.
+pub(super) fn take_after(file: &File, old: &Stat) -> Result<(), Errno> {
+    let now = rustix::fs::fstat(file)?;
+    let mut mode = old.st_mode & 0o7777;
+    if (now.st_uid, now.st_gid) != (old.st_uid, old.st_gid) {
+        let owned = rustix::fs::fchown(file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)));
+        if owned.is_err() {
+            mode &= 0o777;
+            if rustix::fs::fchown(file, None, Some(Gid::from_raw(old.st_gid))).is_err() {
+                // The group's rights were given to another group.
+                mode &= !0o070 | ((mode & 0o007) << 3);
+            }
         }
     }
+    rustix::fs::fchmod(file, Mode::from_raw_mode(mode))
 }
 
 fn owner_and_mode(stat: &Stat) -> (u32, u32, u32) {
@@ -281,7 +287,7 @@ fn owner_and_mode(stat: &Stat) -> (u32, u32, u32) {
 }
 
 /// Some file systems cannot sync a folder; the rename is as durable as they make it.
-fn harmless(errno: Errno) -> Result<(), Errno> {
+pub(super) fn harmless(errno: Errno) -> Result<(), Errno> {
     match errno {
         Errno::INVAL | Errno::NOTSUP | Errno::NOSYS | Errno::ROFS | Errno::BADF => Ok(()),
         errno => Err(errno),
@@ -289,14 +295,23 @@ fn harmless(errno: Errno) -> Result<(), Errno> {
 }
 
 /// Waits for the turn of one path in this process.
-fn lock(folder: &OwnedFd, name: &OsStr) -> MutexGuard<'static, ()> {
+pub(super) fn lock(folder: &OwnedFd, name: &OsStr) -> MutexGuard<'static, ()> {
+    lock_stripe(stripe(folder, name))
+}
+
+/// Waits for a lock by its number; who needs several takes them in the order of their numbers.
+pub(super) fn lock_stripe(stripe: usize) -> MutexGuard<'static, ()> {
+    LOCKS[stripe].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number of a path's lock.
+pub(super) fn stripe(folder: &OwnedFd, name: &OsStr) -> usize {
     let mut hash = DefaultHasher::new();
     if let Ok(stat) = rustix::fs::fstat(folder.as_fd()) {
         (stat.st_dev, stat.st_ino).hash(&mut hash);
     }
     name.as_bytes().hash(&mut hash);
-    let stripe = usize::try_from(hash.finish() % STRIPES as u64).unwrap_or(0);
-    LOCKS[stripe].lock().unwrap_or_else(PoisonError::into_inner)
+    usize::try_from(hash.finish() % STRIPES as u64).unwrap_or(0)
 }
 
 /// The digest of everything that is left to read.

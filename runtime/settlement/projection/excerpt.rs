@@ -52,26 +52,32 @@ impl Excerpt {
         self.total_bytes
     }
 
-    /// All of it; none when it did not fit.
-    pub(super) fn whole(self) -> Option<String> {
-        (self.total_bytes == self.front.len()).then(|| text(&self.front))
+    /// Whether all of it fitted.
+    pub(super) fn is_whole(&self) -> bool {
+        self.total_bytes == self.front.len()
+    }
+
+    /// All of it; what is kept of its beginning when it did not fit.
+    pub(super) fn into_front(self) -> String {
+        text(self.front)
     }
 
     /// The longest head and tail of whole characters up to these lengths, which together are less than the text.
-    pub(super) fn head_and_tail(&self, head_bytes_max: usize, tail_bytes_max: usize) -> (String, String) {
-        let mut head_bytes = head_bytes_max.min(self.front.len());
-        head_bytes -= unfinished_bytes(&self.front[..head_bytes]);
+    pub(super) fn into_head_and_tail(mut self, head_bytes_max: usize, tail_bytes_max: usize) -> (String, String) {
         let short = tail_bytes_max.saturating_sub(self.back.len()).min(self.front.len());
         let mut tail = self.front[self.front.len() - short..].to_vec();
         tail.extend_from_slice(&self.back[self.back.len().saturating_sub(tail_bytes_max)..]);
         let begins_at = tail.iter().position(|byte| !is_continuation(*byte)).unwrap_or(tail.len());
-        (text(&self.front[..head_bytes]), text(&tail[begins_at..]))
+        tail.drain(..begins_at);
+        let head_bytes = head_bytes_max.min(self.front.len());
+        self.front.truncate(head_bytes - unfinished_bytes(&self.front[..head_bytes]));
+        (text(self.front), text(tail))
     }
 }
 
-/// Cuts were made between characters, so nothing is replaced.
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// Cuts were made between characters, so nothing is replaced, and nothing is copied.
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 fn is_continuation(byte: u8) -> bool {
@@ -109,13 +115,14 @@ mod tests {
             prop_assert_eq!(excerpt.total_bytes(), text.len());
             let (head_max, tail_max) = (head.min(front), tail);
             if text.len() > front {
-                let (head, tail) = excerpt.head_and_tail(head_max, tail_max);
+                prop_assert!(!excerpt.is_whole());
+                let (head, tail) = excerpt.into_head_and_tail(head_max, tail_max);
                 prop_assert_eq!(head, &text[..text.floor_char_boundary(head_max)]);
                 let begins_at = text.ceil_char_boundary(text.len().saturating_sub(tail_max));
                 prop_assert_eq!(tail, &text[begins_at..]);
-                prop_assert!(excerpt.whole().is_none());
             } else {
-                prop_assert_eq!(excerpt.whole(), Some(text));
+                prop_assert!(excerpt.is_whole());
+                prop_assert_eq!(excerpt.into_front(), text);
             }
         }
 
@@ -131,8 +138,9 @@ mod tests {
             joined.push_excerpt(&of(&[&other]));
             let whole = of(&[&one, &other]);
             prop_assert_eq!(joined.total_bytes(), whole.total_bytes());
-            prop_assert_eq!(joined.head_and_tail(12, 8), whole.head_and_tail(12, 8));
-            prop_assert_eq!(joined.whole(), whole.whole());
+            prop_assert_eq!(joined.is_whole(), whole.is_whole());
+            prop_assert_eq!(joined.clone().into_head_and_tail(12, 8), whole.clone().into_head_and_tail(12, 8));
+            prop_assert_eq!(joined.into_front(), whole.into_front());
         }
     }
 }

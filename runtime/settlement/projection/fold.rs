@@ -145,7 +145,7 @@ mod tests {
     fn folded(pieces: &[&[u8]], threshold: u64) -> String {
         let mut fold = Fold::new(threshold, Excerpt::new(1 << 20, 0));
         pieces.iter().for_each(|piece| fold.push(piece));
-        fold.finish().whole().unwrap()
+        fold.finish().into_front()
     }
 
     /// The same by the words of its definition.

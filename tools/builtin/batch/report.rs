@@ -14,6 +14,10 @@ use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
 
 /// Largest metadata of one call that is repeated as it is, in bytes of its JSON text.
 pub const CHILD_METADATA_BYTES_MAX: usize = 4 * 1024;
+/// Facts about one call.
+const ENTRY_FIELDS: usize = 9;
+/// Room for the heading of one call, in bytes; a longer one only costs a copy.
+const SECTION_BYTES: usize = 128;
 /// Largest entry that compacted metadata keeps, in bytes of its JSON text.
 const KEPT_ENTRY_BYTES_MAX: usize = 512;
 
@@ -67,7 +71,8 @@ pub fn outcome(mut calls: Vec<Ended<'_>>, execution: &Execution) -> ToolOutcome 
 }
 
 fn text(calls: &[Ended<'_>], failed: &[usize], execution: &Execution) -> String {
-    let mut text = String::new();
+    let room = |call: &Ended<'_>| call.outcome.output.len() + SECTION_BYTES;
+    let mut text = String::with_capacity(calls.iter().map(room).sum());
     for (index, call) in calls.iter().enumerate() {
         let id = call.id.map_or_else(String::new, |id| format!(" · {}", one_line(id)));
         let _ = writeln!(text, "--- [{} / step {}: {}{id}] ---", index + 1, call.step, one_line(call.tool));
@@ -145,19 +150,19 @@ fn metadata(calls: &mut [Ended<'_>], failed: &[usize], execution: &Execution) ->
 }
 
 fn entry(index: usize, call: &mut Ended<'_>) -> Value {
-    let mut entry = json!({
-        "index": index,
-        "step": call.step,
-        "id": call.id,
-        "tool": call.tool,
-        "success": call.outcome.is_success(),
-        "exit_code": call.outcome.exit_code,
-        "output_bytes": call.outcome.output.len(),
-        "error_kind": call.outcome.error,
-    });
-    // Moved, not written into the macro, which would copy it.
-    entry["metadata"] = compacted(std::mem::take(&mut call.outcome.metadata));
-    entry
+    // One allocation of the right size.
+    let mut entry = Map::with_capacity(ENTRY_FIELDS);
+    let mut put = |key: &str, value: Value| entry.insert(key.to_owned(), value);
+    put("index", index.into());
+    put("step", call.step.into());
+    put("id", call.id.into());
+    put("tool", call.tool.into());
+    put("success", call.outcome.is_success().into());
+    put("exit_code", call.outcome.exit_code.into());
+    put("output_bytes", call.outcome.output.len().into());
+    put("error_kind", json!(call.outcome.error));
+    put("metadata", compacted(std::mem::take(&mut call.outcome.metadata)));
+    Value::Object(entry)
 }
 
 /// The results that have an id but cannot be referred to in full.

@@ -13,12 +13,13 @@
 //!   words: who they are (for stashes), whom they trust (`safe.directory`), and their default ignore file.
 //! - **Every run ends**: at its time-out or a cancel TERM comes first, so that git removes its locks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use super::fault;
@@ -29,7 +30,8 @@ use crate::builtin::reach::{self, Step};
 use crate::cancellation::{CancelReason, Cancellation};
 use crate::context::ToolContext;
 use crate::effects::files::Links;
-use crate::effects::processes::{CommandSpec, ProcessEnd, ProcessStatus};
+use crate::effects::processes::confinement::{Confinement, told};
+use crate::effects::processes::{CommandSpec, ContainmentLevel, ProcessEnd, ProcessStatus};
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::workspace::Commands;
 use crate::workspace_path::WorkspacePath;
@@ -118,6 +120,15 @@ pub(super) struct Git<'a> {
     trusted: Option<String>,
     op: &'static str,
     reads: bool,
+    /// How the runs of this call were held.
+    held: Arc<Mutex<Option<Held>>>,
+}
+
+/// How the runs of a call were held, all of them together.
+struct Held {
+    level: ContainmentLevel,
+    survivors: BTreeSet<u32>,
+    confinement: Option<Arc<Confinement>>,
 }
 
 /// A run that came to its own end.
@@ -155,7 +166,9 @@ impl<'a> Git<'a> {
             ));
         }
         let folder = commands.folder.clone();
-        Ok(Self { ctx, commands, environment, folder, trusted: None, op: parameters.op(), reads: parameters.is_read() })
+        let held = Arc::default();
+        let (op, reads) = (parameters.op(), parameters.is_read());
+        Ok(Self { ctx, commands, environment, folder, trusted: None, op, reads, held })
     }
 
     /// The call's context.
@@ -230,19 +243,40 @@ impl<'a> Git<'a> {
         }
     }
 
+    /// Remembers how a run was held.
+    fn noted(&self, end: ProcessEnd) -> ProcessEnd {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let (level, confinement) = (end.level, end.confinement.clone());
+        let held = held.get_or_insert_with(|| Held { level, survivors: BTreeSet::new(), confinement });
+        // The weakest of them is what the result can promise.
+        held.level = held.level.min(end.level);
+        held.survivors.extend(&end.survivors);
+        end
+    }
+
+    /// An outcome of this call that says how its runs were held.
+    pub(super) fn telling(&self, mut outcome: ToolOutcome) -> ToolOutcome {
+        if let Some(held) = &*self.held.lock().unwrap_or_else(PoisonError::into_inner) {
+            let containment = json!({"level": held.level.as_str(), "survivors": held.survivors});
+            outcome.metadata.insert("containment".into(), containment);
+            outcome.metadata.insert("sandbox".into(), told(held.confinement.as_deref()));
+        }
+        outcome
+    }
+
     /// Waits for the end of a run; stops it at its time-out and when the call is cancelled.
     async fn attend<T: Intake>(&self, spec: CommandSpec, sink: Arc<Sink<T>>) -> Step<ProcessEnd> {
         let stop = Cancellation::new();
         let mut running = self.commands.processes.run(spec, sink, stop.clone());
         let mut deadline = pin!(sleep(Duration::from_millis(TIMEOUT_MS)));
         let reason = tokio::select! { biased;
-            end = &mut running => return end.map_err(|error| fault::of_start(self.op, &error)),
+            end = &mut running => return end.map(|end| self.noted(end)).map_err(|error| fault::of_start(self.op, &error)),
             reason = self.ctx.cancel.cancelled() => reason,
             () = deadline.as_mut() => CancelReason::Deadline { timeout_ms: TIMEOUT_MS },
         };
         stop.cancel(reason.clone());
         match timeout(GRACE + SETTLE, running).await {
-            Ok(Ok(end)) => Ok(end),
+            Ok(Ok(end)) => Ok(self.noted(end)),
             // What it would have complained of matters less than why it was stopped.
             Ok(Err(_)) | Err(_) => Err(self.interrupted(&reason)),
         }

@@ -122,6 +122,8 @@ async fn status_tells_the_branch_and_raw_names() {
     let clean = repository.good(json!({"command": "status"})).await;
     assert_eq!((&clean.metadata["branch"], &clean.metadata["is_dirty"]), (&json!("main"), &json!(false)));
     assert_eq!(clean.metadata["is_worktree"], json!(false));
+    assert_eq!(clean.metadata["containment"], json!({"level": "group", "survivors": []}));
+    assert_eq!(clean.metadata["sandbox"], json!({"files": "off", "network": "on"}));
     repository.write("ä.txt", "");
     repository.write("sp ace.txt", "");
     repository.write("-rf", "");

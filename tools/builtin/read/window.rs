@@ -24,6 +24,8 @@ const NUMBER_WIDTH: usize = 6;
 const NUMBER_DIGITS_MAX: usize = 20;
 /// Start of a file in which a NUL makes it binary although the line with it is only skipped.
 const BINARY_PROBE_BYTES: usize = 8 * 1024;
+/// Up to this size a file gets room for its text at once.
+const EXPECTED_BYTES_MAX: usize = 64 * 1024;
 /// Most numbers of cut lines that are remembered.
 const CUT_LINES_MAX: usize = 32;
 
@@ -94,6 +96,7 @@ impl Window {
         refuse_binary(start, encoding, wanted)?;
 
         let mut scan = Scan::new(wanted);
+        scan.expect_bytes(start_bytes);
         let mut decoder = encoding.decoder().map(Decoding::new);
         let mut digest = wanted.whole.then(RunningDigest::default);
         let mut filled = start_bytes;
@@ -235,6 +238,14 @@ impl Scan {
         }
     }
 
+    /// Makes room for so many bytes of ordinary lines.
+    fn expect_bytes(&mut self, bytes: usize) {
+        if self.wanted.offset == 0 && bytes <= EXPECTED_BYTES_MAX {
+            self.text.reserve(bytes + bytes / 4);
+            self.ends.reserve(bytes / 32);
+        }
+    }
+
     /// Whether the window is complete.
     fn is_done(&self) -> bool {
         self.full || self.ends.len() as u64 >= self.wanted.limit
@@ -262,6 +273,13 @@ impl Scan {
                 return;
             }
             match memchr::memchr(b'\n', rest) {
+                Some(end) if !self.open => {
+                    // The usual case, a line within one chunk, is copied once.
+                    let line = &rest[..end];
+                    self.look_for_nul(line);
+                    self.show_line(line, end as u64, line.last() == Some(&b'\r'));
+                    rest = &rest[end + 1..];
+                }
                 Some(end) => {
                     self.hold(&rest[..end]);
                     self.end_line(true);
@@ -303,24 +321,37 @@ impl Scan {
     /// Takes bytes of the open line.
     fn hold(&mut self, part: &[u8]) {
         self.open = true;
-        if memchr::memchr(0, part).is_some() && self.nul_line.is_none() {
-            self.nul_line = Some(self.line + 1);
-        }
+        self.look_for_nul(part);
         let room = (LINE_BYTES_MAX + 1).saturating_sub(self.held.len());
         self.held.extend_from_slice(&part[..part.len().min(room)]);
         self.held_of_bytes += part.len() as u64;
         self.last_byte = part.last().copied().unwrap_or(self.last_byte);
     }
 
+    fn look_for_nul(&mut self, part: &[u8]) {
+        if self.nul_line.is_none() && memchr::memchr(0, part).is_some() {
+            self.nul_line = Some(self.line + 1);
+        }
+    }
+
     /// Shows the open line, when it still fits.
     fn end_line(&mut self, by_lf: bool) {
-        let ending_bytes = u64::from(by_lf && self.held_of_bytes > 0 && self.last_byte == b'\r');
-        let line_bytes = self.held_of_bytes - ending_bytes;
+        let held = std::mem::take(&mut self.held);
+        let ends_in_cr = by_lf && self.held_of_bytes > 0 && self.last_byte == b'\r';
+        self.show_line(&held, self.held_of_bytes, ends_in_cr);
+        self.held = held;
+        self.held.clear();
+        self.held_of_bytes = 0;
+    }
+
+    /// Shows a line of so many bytes, of which at least those that can be shown are here, when it still fits.
+    fn show_line(&mut self, line: &[u8], of_bytes: u64, ends_in_cr: bool) {
+        let line_bytes = of_bytes - u64::from(ends_in_cr);
         let cut = line_bytes > LINE_BYTES_MAX as u64;
         let shown_bytes = usize::try_from(line_bytes).map_or(LINE_BYTES_MAX, |bytes| bytes.min(LINE_BYTES_MAX));
         let before = self.text.len();
         push_number(&mut self.text, self.line + 1);
-        self.replaced |= push_text(&mut self.text, &self.held[..shown_bytes], cut);
+        self.replaced |= push_text(&mut self.text, &line[..shown_bytes], cut);
         self.text.push('\n');
         if self.text.len() > self.wanted.text_bytes_max {
             self.text.truncate(before);
@@ -334,8 +365,6 @@ impl Scan {
         }
         self.line += 1;
         self.open = false;
-        self.held.clear();
-        self.held_of_bytes = 0;
     }
 
     /// A last line may have no LF.
@@ -378,7 +407,8 @@ fn push_number(text: &mut String, number: u64) {
         }
     }
     let from = at.min(digits.len() - NUMBER_WIDTH);
-    text.extend(digits[from..].iter().map(|digit| char::from(*digit)));
+    // All of them are ASCII.
+    text.push_str(std::str::from_utf8(&digits[from..]).unwrap_or_default());
     text.push('\t');
 }
 

@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 
 use serde_json::{Value, json};
 
+use super::entries::{Entries, Entry, Ground};
 use super::notes::Notes;
 use super::{Anchors, OutputMode, Request, Step, count, wrong};
-use crate::effects::files::{FileKind, FolderEntry};
 use crate::outcome::ToolOutcome;
 use crate::search::grep::{FileFound, FileSearcher, LinePattern, Wanted};
 use crate::search::scan::scan;
@@ -28,29 +28,30 @@ pub(super) fn pattern(query: &str, case_sensitive: bool) -> Step<LinePattern> {
 /// Searches and reports.
 pub(super) fn search(request: &Request, query: &str, pattern: &LinePattern, stop: &Stop) -> Step<ToolOutcome> {
     let options = WalkOptions { hidden: request.include_wants_hidden(), ..WalkOptions::default() };
-    let mut walk = request.walk(options)?;
-    let start = walk.start_path().clone();
-    let at_nul = if walk.is_single_file() { AtNul::Keep } else { AtNul::End };
+    let mut ground = Ground::of(request, options)?;
+    let at_nul = if ground.is_single_file() { AtNul::Keep } else { AtNul::End };
     let wanted = match request.output_mode {
         OutputMode::Content => Wanted::Lines { context: request.context.unwrap_or(0), bytes_max: CONTENT_BYTES_MAX },
         OutputMode::FilesWithMatches => Wanted::Any,
         OutputMode::Count | OutputMode::Summary => Wanted::Count,
     };
     let mut report = Report::new(request);
-    let mut links = 0;
-    let mut entries = walk.by_ref().filter(|entry| {
-        let is_wanted = request.wants(&entry.path, &start);
-        links += u64::from(is_wanted && entry.kind == FileKind::Link);
-        is_wanted && entry.kind == FileKind::File
-    });
+    let mut entries = Entries::new(request, &mut ground, pattern.requirement());
     let new_worker = || {
         let mut searcher = FileSearcher::new(request.files.as_ref(), pattern.clone(), wanted, at_nul, stop.clone());
-        move |entry: &FolderEntry| searcher.search(&entry.path)
+        move |entry: &Entry| {
+            let path = &entry.entry.path;
+            (entry.passed, if entry.binary { FileFound::nothing_in_binary(path) } else { searcher.search(path) })
+        }
     };
-    scan(&mut entries, stop, &new_worker, |found| report.take(&found));
-    drop(entries);
-    report.notes.links = links;
-    report.finish(query, &walk.counts())
+    scan(&mut entries, stop, &new_worker, |(passed, found)| {
+        report.notes.files += passed;
+        report.take(&found)
+    });
+    report.notes.files += entries.passed;
+    report.notes.links = entries.links;
+    let counts = entries.counts();
+    report.finish(query, &counts)
 }
 
 /// Gathers what the files say, in path order.

@@ -4,12 +4,14 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::entries::{Ground, walk_of};
 use super::notes::Notes;
 use super::{Anchors, Request, Step, wrong};
 use crate::outcome::ToolOutcome;
 use crate::search::bm25::{B, K1, PATH_WEIGHT, Query, SYMBOL_WEIGHT, TEST_FACTOR};
 use crate::search::passages::{CORPUS_BYTES_MAX, CORPUS_FILES_MAX, Passage, PassageOptions, RankingFacts, rank};
 use crate::search::stop::Stop;
+use crate::search::tree::entry_of;
 use crate::search::walk::{WalkCounts, WalkOptions};
 
 /// Passages given when no limit is asked for.
@@ -29,16 +31,27 @@ pub(super) fn query(text: &str) -> Step<Query> {
 /// Searches and reports.
 pub(super) fn search(request: &Request, query: &Query, limit: Option<u64>, stop: &Stop) -> Step<ToolOutcome> {
     let walk_options = WalkOptions { hidden: request.include_wants_hidden(), ..WalkOptions::default() };
-    let mut walk = request.walk(walk_options)?;
+    let mut ground = Ground::of(request, walk_options)?;
     let requested = limit.map_or(PASSAGES_DEFAULT, |limit| usize::try_from(limit).unwrap_or(PASSAGES_MAX));
     let options = PassageOptions {
-        start: walk.start_path().clone(),
+        start: ground.start().clone(),
         include: request.include.clone(),
         limit: requested.min(PASSAGES_MAX),
         context: request.context.unwrap_or(CONTEXT_LINES_DEFAULT).min(CONTEXT_LINES_MAX),
     };
-    let (passages, facts) = rank(request.files.as_ref(), &mut walk, query, &options, stop);
-    let counts = walk.counts();
+    let files = request.files.as_ref();
+    let (passages, facts, counts) = match &mut ground {
+        Ground::Walk(walk) => {
+            let (passages, facts) = rank(files, walk.as_mut(), query, &options, stop);
+            (passages, facts, walk.counts())
+        }
+        Ground::View { view, start, below } => {
+            let mut walk = walk_of(view.tree(), start, below.clone());
+            let mut entries = std::iter::from_fn(|| walk.next_leaf().map(|leaf| entry_of(walk.path(), leaf)));
+            let (passages, facts) = rank(files, &mut entries, query, &options, stop);
+            (passages, facts, walk.counts())
+        }
+    };
     let notes =
         Notes { files: facts.read_files, links: facts.links, oversized: facts.oversized_files, ..Notes::default() };
     let text = render(&passages, &facts, query, &notes, &counts);

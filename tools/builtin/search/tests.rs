@@ -24,7 +24,7 @@ fn over(twin: &TreeTwin) -> ToolContext {
 }
 
 async fn search(twin: &TreeTwin, arguments: Value) -> ToolOutcome {
-    call(tool().as_ref(), &over(twin), arguments).await
+    call(tool(None).as_ref(), &over(twin), arguments).await
 }
 
 /// The lines of an output before the first blank one.
@@ -253,17 +253,17 @@ async fn c067_r04_odd_names_and_fresh_writes() {
     for name in [b"bad\xff.txt".as_slice(), b"new\nline.txt", b" lead", b"-rf"] {
         std::fs::write(folder.path().join(OsStr::from_bytes(name)), "needle\n").unwrap();
     }
-    let listed = call(tool().as_ref(), &ctx, json!({"mode": "glob", "query": "*"})).await;
+    let listed = call(tool(None).as_ref(), &ctx, json!({"mode": "glob", "query": "*"})).await;
     let paths: Vec<String> = results(&listed).into_iter().map(str::to_owned).collect();
     assert_eq!(paths.len(), 4, "{paths:?}");
     for path in paths {
-        let found = call(tool().as_ref(), &ctx, json!({"mode": "grep", "query": "needle", "path": path})).await;
+        let found = call(tool(None).as_ref(), &ctx, json!({"mode": "grep", "query": "needle", "path": path})).await;
         assert_eq!(results(&found), [format!("{path}:1:needle")]);
     }
     for round in 0..50 {
         let word = format!("fresh{round}word");
         std::fs::write(folder.path().join("fresh"), &word).unwrap();
-        let found = call(tool().as_ref(), &ctx, json!({"mode": "grep", "query": word})).await;
+        let found = call(tool(None).as_ref(), &ctx, json!({"mode": "grep", "query": word})).await;
         assert_eq!(results(&found).len(), 1, "{round}");
     }
 }
@@ -277,12 +277,12 @@ async fn links_are_not_followed_but_named_files_are_listed() {
         std::os::unix::fs::symlink(to, folder.path().join(link)).unwrap();
     }
     let ctx = context(folder.path());
-    let found = call(tool().as_ref(), &ctx, json!({"mode": "grep", "query": "needle"})).await;
+    let found = call(tool(None).as_ref(), &ctx, json!({"mode": "grep", "query": "needle"})).await;
     assert_eq!(results(&found), ["real/a.md:1:needle"]);
     assert_eq!(found.metadata["left_out"]["links"], 4);
-    let listed = call(tool().as_ref(), &ctx, json!({"mode": "glob", "query": "*.md"})).await;
+    let listed = call(tool(None).as_ref(), &ctx, json!({"mode": "glob", "query": "*.md"})).await;
     assert_eq!(results(&listed), ["b.md", "real/a.md"]);
-    let through = call(tool().as_ref(), &ctx, json!({"mode": "grep", "query": "needle", "path": "again.md"})).await;
+    let through = call(tool(None).as_ref(), &ctx, json!({"mode": "grep", "query": "needle", "path": "again.md"})).await;
     assert_eq!(results(&through), ["real/a.md:1:needle"]);
 }
 
@@ -353,7 +353,7 @@ async fn a_cancelled_search_ends_half_way() {
             }
         });
         let ctx = ToolContext { cancel, ..over(&twin) };
-        let outcome = call(tool().as_ref(), &ctx, json!({"mode": mode, "query": "text"})).await;
+        let outcome = call(tool(None).as_ref(), &ctx, json!({"mode": mode, "query": "text"})).await;
         assert!(matches!(outcome.error, Some(ToolErrorKind::Cancelled { .. })), "{}", outcome.output);
         assert!(opened.load(Ordering::SeqCst) < 310, "{mode}");
     }
@@ -382,7 +382,7 @@ async fn a_dropped_search_leaves_nothing_running() {
     let ctx = over(&twin);
     drop(twin);
     let running = tokio::spawn(async move {
-        call(tool().as_ref(), &ctx, json!({"mode": "grep", "query": "text"})).await;
+        call(tool(None).as_ref(), &ctx, json!({"mode": "grep", "query": "text"})).await;
     });
     has_started.await.unwrap();
     running.abort();
@@ -394,7 +394,7 @@ async fn a_dropped_search_leaves_nothing_running() {
 
 #[tokio::test]
 async fn arguments_and_declarations() {
-    let tool = tool();
+    let tool = tool(None);
     assert!(faults(tool.as_ref(), &json!({"mode": "semantic", "query": "x"})).contains("/mode"));
     assert!(faults(tool.as_ref(), &json!({"mode": "grep", "query": "x", "nope": 1})).contains("nope"));
     let arguments = json!({"mode": "grep", "query": "a b", "path": "src"});

@@ -23,6 +23,19 @@ struct Kept {
 }
 
 impl MemoryStore {
+    /// What the end of its process does to a store: every session is given free, and of the log of one whose last
+    /// append was under way, that many bytes are missing at the end.
+    pub fn end_process(&self, torn: Option<(&SessionId, usize)>) {
+        let mut sessions = self.sessions();
+        if let Some((session, bytes)) = torn
+            && let Some(kept) = sessions.get_mut(session)
+        {
+            let length = kept.log.len().saturating_sub(bytes);
+            kept.log.truncate(length);
+        }
+        sessions.values_mut().for_each(|kept| kept.held = false);
+    }
+
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<SessionId, Kept>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,7 +74,12 @@ impl Store for MemoryStore {
         if std::mem::replace(&mut kept.held, true) {
             return Err(StoreError::Held { session: session.clone(), holder: "this process".to_owned() });
         }
-        Ok(kept.recovered())
+        let recovered = kept.recovered();
+        // Nobody was told that a torn end is stored; what is appended next must not stand behind it.
+        let torn = usize::try_from(recovered.torn_bytes).unwrap_or(usize::MAX);
+        let length = kept.log.len().saturating_sub(torn);
+        kept.log.truncate(length);
+        Ok(recovered)
     }
 
     fn append(&self, batch: &[Append]) -> Vec<Result<(), StoreError>> {

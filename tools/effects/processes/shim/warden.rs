@@ -31,6 +31,9 @@ use super::wire::{FINISH, Report, STOP};
 
 /// How long what a command left behind may take to obey TERM.
 const BACKGROUND_GRACE: Duration = Duration::from_millis(200);
+/// How long a command may take to obey TERM when its host has let go or died: enough for a program to take its locks
+/// away (git's `index.lock`), and little beside what killing a tree takes.
+const ORPHAN_GRACE: Duration = Duration::from_millis(10);
 /// After this long without a death, what is being killed is reported as surviving.
 const STUCK_WAIT: Duration = Duration::from_millis(500);
 /// After this long in all, what is being killed is reported as surviving.
@@ -205,8 +208,7 @@ impl<'a> Warden<'a> {
                 news.extend(gone.to_bytes());
             }
             if !news.is_empty() && self.reports.write_all(&news).is_err() {
-                self.is_leased = false;
-                self.kill_from_now_on();
+                self.orphan();
             }
             if is_over {
                 return self.is_leased;
@@ -314,6 +316,17 @@ impl<'a> Warden<'a> {
         }
     }
 
+    /// The host has let go or died: nobody waits for a grace any more.
+    fn orphan(&mut self) {
+        self.is_leased = false;
+        let at_the_latest = now() + ORPHAN_GRACE;
+        match &mut self.phase {
+            Phase::Running => self.phase = Phase::Asked { kill_at: at_the_latest },
+            Phase::Asked { kill_at } => *kill_at = at_the_latest.min(*kill_at),
+            Phase::Killing { .. } => {}
+        }
+    }
+
     /// Waits for a death or a word from the host.
     fn wait(&mut self, exits: &SignalFd, pause: Option<Duration>) {
         // Rounded up, so that a deadline is over when the wait for it is.
@@ -332,7 +345,7 @@ impl<'a> Warden<'a> {
         }
     }
 
-    /// Takes one order; the end of the lease is the order to kill.
+    /// Takes one order; the end of the lease is the order to end everything at once.
     fn listen(&mut self) {
         let mut order = [0];
         let heard = recv(&self.lease, &mut order, RecvFlags::DONTWAIT).map(|(_, length)| length);
@@ -340,10 +353,7 @@ impl<'a> Warden<'a> {
             (Ok(1), STOP) => self.grace,
             (Ok(1), FINISH) => self.grace.min(BACKGROUND_GRACE),
             (Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR), _) => return,
-            _ => {
-                self.is_leased = false;
-                return self.kill_from_now_on();
-            }
+            _ => return self.orphan(),
         };
         if matches!(self.phase, Phase::Running) {
             self.phase = Phase::Asked { kill_at: now() + grace };

@@ -1,0 +1,59 @@
+//! The plays that are shipped: each looks for one kind of trouble, and stands in a file that can be read.
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::play::Play;
+
+/// A play with its name.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedPlay {
+    /// Its name.
+    pub name: String,
+    /// What it looks for, in a line.
+    pub about: String,
+    /// Who performs it: always `world`.
+    pub driver: String,
+    /// The play.
+    pub world: Play,
+}
+
+/// A play cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{name}: {message}")]
+pub struct PlayFileError {
+    /// Which.
+    pub name: &'static str,
+    /// What is wrong, and where.
+    pub message: String,
+}
+
+/// The shipped files, by name.
+pub const SHIPPED: [(&str, &str); 14] = [
+    ("world-bad-disk", include_str!("scenarios/world-bad-disk.toml")),
+    ("world-budget-midway", include_str!("scenarios/world-budget-midway.toml")),
+    ("world-cancel-storm", include_str!("scenarios/world-cancel-storm.toml")),
+    ("world-confirmation-races", include_str!("scenarios/world-confirmation-races.toml")),
+    ("world-crash-and-resume", include_str!("scenarios/world-crash-and-resume.toml")),
+    ("world-everything", include_str!("scenarios/world-everything.toml")),
+    ("world-hostile-model", include_str!("scenarios/world-hostile-model.toml")),
+    ("world-nested-limits", include_str!("scenarios/world-nested-limits.toml")),
+    ("world-permission-changes", include_str!("scenarios/world-permission-changes.toml")),
+    ("world-restart-storm", include_str!("scenarios/world-restart-storm.toml")),
+    ("world-rude-commands", include_str!("scenarios/world-rude-commands.toml")),
+    ("world-shutdown-during-start", include_str!("scenarios/world-shutdown-during-start.toml")),
+    ("world-slow-store", include_str!("scenarios/world-slow-store.toml")),
+    ("world-waiting", include_str!("scenarios/world-waiting.toml")),
+];
+
+/// All shipped plays, in the order of their names.
+///
+/// # Errors
+/// [`PlayFileError`], which would be a bug.
+pub fn shipped() -> Result<Vec<NamedPlay>, PlayFileError> {
+    let read = |(name, text): &(&'static str, &str)| {
+        toml::from_str(text).map_err(|error: toml::de::Error| PlayFileError { name, message: error.to_string() })
+    };
+    SHIPPED.iter().map(read).collect()
+}

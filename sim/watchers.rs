@@ -1,0 +1,51 @@
+//! The promises that every world must keep, one a file.
+//!
+//! A watcher sees what reached the pretended world and keeps its own small books. It never asks the runtime whether
+//! all is well, but for the counts that are read once at the very end. Each was seen to fail: `watchers/tests.rs`
+//! shows every one of them a world that breaks its promise.
+
+pub mod budget;
+pub mod bulkhead;
+pub mod commands;
+pub mod effects;
+pub mod files;
+pub mod governed;
+pub mod heed;
+pub mod journal;
+pub mod leases;
+pub mod numbering;
+pub mod questions;
+pub mod secrets;
+pub mod snapshot;
+pub mod supervision;
+pub mod terminal;
+
+#[cfg(test)]
+mod tests;
+
+use crate::play::Play;
+use crate::sight::Watcher;
+
+/// All promises about the worlds of this play.
+pub fn all(play: &Play) -> Vec<Box<dyn Watcher>> {
+    vec![
+        Box::<journal::Journal>::default(),
+        Box::<governed::Governed>::default(),
+        Box::<terminal::Terminal>::default(),
+        Box::<questions::AskedOnce>::default(),
+        Box::new(bulkhead::Bulkhead::new(play)),
+        Box::new(budget::Budget::new(play.calls_max)),
+        Box::<leases::Leases>::default(),
+        Box::<effects::Effects>::default(),
+        Box::<commands::Commands>::default(),
+        Box::<files::Files>::default(),
+        Box::new(secrets::Secrets::new(&play.secret)),
+        Box::<supervision::Supervision>::default(),
+        Box::<snapshot::Snapshots>::default(),
+    ]
+}
+
+/// An error when something is not so.
+fn must(so: bool, text: impl FnOnce() -> String) -> Result<(), String> {
+    if so { Ok(()) } else { Err(text()) }
+}

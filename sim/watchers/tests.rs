@@ -1,0 +1,245 @@
+//! Each promise is broken once, and its watcher says so; a watcher that was never seen to fail proves little.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use toolwarden::call_result::CallResult;
+use toolwarden::event::{Event, EventKind, REQUEST_SNAPSHOT_SCHEMA, RequestSnapshot};
+use toolwarden::origin::Origin;
+use toolwarden_actors::journal::Entry;
+use toolwarden_tools::digest::Digest;
+use toolwarden_tools::effects::store::memory::MemoryStore;
+use toolwarden_tools::effects::store::{Append, Store as _};
+use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
+use toolwarden_tools::outcome::Trust;
+
+use super::heed::Heed;
+use crate::play::Play;
+use crate::sight::{Aftermath, LaneRest, Sight, Told, Watcher};
+
+fn entry(sequence: u64, kind: EventKind) -> Entry<Event> {
+    let event = Event { root_session: "s".into(), session: "s".into(), run: Some("r".into()), kind };
+    Entry { sequence, unix_ms: 1, event }
+}
+
+fn proposed(id: &str, parent: Option<&str>) -> EventKind {
+    EventKind::ToolProposed {
+        id: id.into(),
+        name: "chore".into(),
+        origin: Origin::Agent,
+        parent: parent.map(InvocationId::from),
+    }
+}
+
+fn bound(id: &str) -> EventKind {
+    let snapshot = RequestSnapshot {
+        schema: REQUEST_SNAPSHOT_SCHEMA,
+        origin: Origin::Agent,
+        tool_name_digest: Digest::of(b""),
+        arguments_bytes: 0,
+        arguments_digest: Digest::of(b""),
+    };
+    EventKind::ToolRequestBound { tool_id: id.into(), tool_name: "chore".into(), snapshot }
+}
+
+fn started(id: &str) -> EventKind {
+    EventKind::ToolExecutionStart { id: id.into(), name: "chore".into(), args: Value::Null }
+}
+
+fn ended(id: &str) -> EventKind {
+    EventKind::ToolEnd(Arc::new(CallResult {
+        id: id.into(),
+        name: "chore".into(),
+        output: String::new(),
+        exit_code: 0,
+        metadata: Map::new(),
+        error_kind: None,
+        trust: Trust::default(),
+        attachments: Vec::new(),
+    }))
+}
+
+fn asked(id: &str) -> EventKind {
+    EventKind::ConfirmationRequired {
+        tool_id: id.into(),
+        tool_name: "chore".into(),
+        args: Value::Null,
+        digest: Digest::of(b""),
+        reason: String::new(),
+        timeout_ms: None,
+    }
+}
+
+fn approved(id: &str) -> EventKind {
+    EventKind::ConfirmationReceived { tool_id: id.into(), approved: true, reason: None }
+}
+
+fn agent_end() -> EventKind {
+    EventKind::AgentEnd {
+        text: String::new(),
+        usage: Default::default(),
+        status: "completed".to_owned(),
+        verification_summary: None,
+    }
+}
+
+/// Shows all watchers these sights and then what is left; gives the name of the first that complains.
+fn complains(show: &dyn Fn(&mut dyn FnMut(&Sight<'_>)), aftermath: &Aftermath) -> Option<(&'static str, String)> {
+    let play = Play { permits: Some(1), calls_max: Some(2), ..Play::default() };
+    let mut watchers = super::all(&play);
+    watchers.push(Box::<Heed>::default());
+    let mut found = None;
+    show(&mut |sight| {
+        for watcher in &mut watchers {
+            let text = watcher.see(Duration::ZERO, sight);
+            if let (Err(text), None) = (text, &found) {
+                found = Some((watcher.name(), text));
+            }
+        }
+    });
+    let finish = |watcher: &mut Box<dyn Watcher>| Some((watcher.name(), watcher.finish(aftermath).err()?));
+    found.or_else(|| watchers.iter_mut().find_map(finish))
+}
+
+/// The watcher that complains about these entries, numbered from 1.
+fn about(kinds: Vec<EventKind>) -> Option<&'static str> {
+    let entries: Vec<Entry<Event>> = kinds.into_iter().zip(1..).map(|(kind, sequence)| entry(sequence, kind)).collect();
+    let show = |see: &mut dyn FnMut(&Sight<'_>)| entries.iter().for_each(|entry| see(&Sight::Entry(entry)));
+    complains(&show, &Aftermath::default()).map(|(name, _)| name)
+}
+
+fn about_sights(sights: &[Sight<'_>]) -> Option<&'static str> {
+    let show = |see: &mut dyn FnMut(&Sight<'_>)| sights.iter().for_each(&mut *see);
+    complains(&show, &Aftermath::default()).map(|(name, _)| name)
+}
+
+fn about_aftermath(aftermath: Aftermath) -> Option<&'static str> {
+    complains(&|_| {}, &aftermath).map(|(name, _)| name)
+}
+
+#[test]
+fn nobody_complains_about_a_call_that_went_well() {
+    let whole = vec![proposed("a", None), bound("a"), asked("a"), started("a"), ended("a")];
+    assert_eq!(about(whole), Some("governed"), "it did not wait for the word");
+    let kinds = vec![proposed("a", None), bound("a"), started("a"), proposed("b", Some("a")), ended("b"), ended("a")];
+    assert_eq!(about(kinds), None);
+    assert_eq!(about_aftermath(Aftermath::default()), None);
+}
+
+#[test]
+fn the_journal_is_watched() {
+    assert_eq!(about(vec![proposed("a", None)]), Some("journal"), "no ending");
+    assert_eq!(about(vec![proposed("a", None), ended("a"), ended("a")]), Some("journal"), "two endings");
+    assert_eq!(about(vec![ended("a")]), Some("journal"), "no beginning");
+    let nested = vec![proposed("a", None), proposed("b", Some("a")), ended("a"), ended("b")];
+    assert_eq!(about(nested), Some("journal"), "the parent first");
+    let (one, three) = (entry(1, agent_end()), entry(3, agent_end()));
+    assert_eq!(about_sights(&[Sight::Entry(&one), Sight::Entry(&three)]), Some("journal"), "a gap");
+    assert_eq!(about_sights(&[Sight::Entry(&one), Sight::Shown { sequence: 2 }]), Some("journal"), "shown too early");
+    assert_eq!(about_aftermath(Aftermath { refused_endings: 1, ..Aftermath::default() }), Some("journal"));
+}
+
+#[test]
+fn stages_are_watched() {
+    assert_eq!(about(vec![proposed("a", None), started("a"), ended("a")]), Some("governed"), "never bound");
+    let (id, tool) = (InvocationId::from("a"), ToolName::from("chore"));
+    let began = Sight::Began { invocation: &id, tool: &tool, effects: true };
+    assert_eq!(about_sights(&[began]), Some("governed"), "works before its start");
+    assert_eq!(about_sights(&[Sight::Effect { invocation: &id, name: "x" }]), Some("governed"));
+    let denied = EventKind::PermissionDenied {
+        tool_id: "a".into(),
+        tool_name: "chore".into(),
+        args: Value::Null,
+        reason: String::new(),
+    };
+    let kinds = vec![proposed("a", None), bound("a"), denied, started("a"), ended("a")];
+    assert_eq!(about(kinds), Some("governed"), "refused and started");
+}
+
+#[test]
+fn endings_and_questions_are_watched() {
+    let begin = || EventKind::AgentStart { prompt: String::new(), model: String::new() };
+    assert_eq!(about(vec![begin()]), Some("terminal"), "a run without an ending");
+    assert_eq!(about(vec![begin(), agent_end(), agent_end()]), Some("terminal"), "two endings of a run");
+    let told = Told { session: 0, prompt: 0, outcome: None };
+    let twice = Aftermath { told: vec![told.clone(), told], ..Aftermath::default() };
+    assert_eq!(about_aftermath(twice), Some("terminal"));
+    let kinds = vec![proposed("a", None), bound("a"), asked("a"), approved("a"), started("a"), ended("a")];
+    assert_eq!(about(kinds), Some("questions"), "approved by nobody");
+    assert_eq!(about_aftermath(Aftermath { questions: 1, ..Aftermath::default() }), Some("questions"));
+}
+
+#[test]
+fn lanes_budgets_and_leases_are_watched() {
+    let ids = ["a", "b"].map(InvocationId::from);
+    let tool = ToolName::from("peek");
+    let began = |at: usize| Sight::Began { invocation: &ids[at], tool: &tool, effects: false };
+    assert_eq!(about_sights(&[began(0), began(1)]), Some("bulkhead"));
+    let call = |id: &str| vec![proposed(id, None), bound(id), started(id), ended(id)];
+    assert_eq!(about(["a", "b", "c"].iter().flat_map(|id| call(id)).collect()), Some("budget"));
+    let overspent = Aftermath { overspent: vec!["s".to_owned()], ..Aftermath::default() };
+    assert_eq!(about_aftermath(overspent), Some("budget"));
+    let lane = LaneRest { lane: "query".to_owned(), in_use: 1, waiting: 0 };
+    assert_eq!(about_aftermath(Aftermath { lanes: vec![lane], ..Aftermath::default() }), Some("leases"));
+    assert_eq!(about_aftermath(Aftermath { reserved: vec!["s".to_owned()], ..Aftermath::default() }), Some("leases"));
+}
+
+#[test]
+fn effects_commands_and_files_are_watched() {
+    let start = [entry(1, proposed("a", None)), entry(2, bound("a")), entry(3, started("a"))];
+    let id = InvocationId::from("a");
+    let done = || Sight::Effect { invocation: &id, name: "once" };
+    let [one, two, three] = &start;
+    let sights = [Sight::Entry(one), Sight::Entry(two), Sight::Entry(three), done(), done()];
+    assert_eq!(about_sights(&sights), Some("effects"));
+    assert_eq!(about_sights(&[Sight::CommandStarted { command: 1 }]), Some("processes"));
+    let replaced = Sight::Replaced { path: "f", bytes: b"new", number: 1 };
+    assert_eq!(about_sights(&[replaced]), Some("files"), "it is not there at the end");
+    let tool = ToolName::from("own");
+    let began = Sight::Began { invocation: &id, tool: &tool, effects: false };
+    assert_eq!(about_sights(&[began, Sight::Over { invocation: &id, tool: &tool, returned: false }]), Some("heed"));
+}
+
+#[test]
+fn secrets_and_supervision_are_watched() {
+    let session = SessionId::from("s");
+    let secret = Play::default().secret;
+    for sight in [
+        Sight::Stored { session: &session, sequence: 1, payload: secret.as_bytes() },
+        Sight::Saved { session: &session, bytes: secret.as_bytes() },
+        Sight::Kept { bytes: secret.as_bytes() },
+    ] {
+        assert_eq!(about_sights(&[sight]), Some("secrets"));
+    }
+    let mut watchers = super::all(&Play::default());
+    assert!(watchers.iter_mut().any(|watcher| watcher.read(format!("<{secret}>").as_bytes()).is_err()));
+    let opened = || EventKind::SessionOpened { workspace: String::new() };
+    assert_eq!(about(vec![opened()]), Some("supervision"), "never closed");
+    assert_eq!(about(vec![opened(), EventKind::SessionClosed, EventKind::SessionClosed]), Some("supervision"));
+    assert_eq!(about(vec![opened(), EventKind::SessionClosed, agent_end()]), Some("supervision"), "told afterwards");
+    for aftermath in [
+        Aftermath { nodes: 1, ..Aftermath::default() },
+        Aftermath { nodes_after: 1, ..Aftermath::default() },
+        Aftermath { tasks: 1, ..Aftermath::default() },
+        Aftermath { stuck: Some(String::new()), ..Aftermath::default() },
+    ] {
+        assert_eq!(about_aftermath(aftermath), Some("supervision"));
+    }
+}
+
+#[test]
+fn what_is_kept_is_watched() {
+    let session = SessionId::from("s");
+    let stored = |sequence| Sight::Stored { session: &session, sequence, payload: b"{}" };
+    assert_eq!(about_sights(&[stored(1), stored(3)]), Some("snapshot"), "a gap");
+    let store = MemoryStore::default();
+    let first = Append { session: session.clone(), sequence: 1, payload: Arc::from(&b"no fact"[..]) };
+    store.create(&session, None, Some(&first)).unwrap();
+    let kept = vec![(session.clone(), store.look(&session).unwrap())];
+    assert_eq!(about_aftermath(Aftermath { kept, ..Aftermath::default() }), Some("snapshot"), "it cannot be read");
+    let empty = vec![(session.clone(), Default::default())];
+    let show = |see: &mut dyn FnMut(&Sight<'_>)| see(&stored(1));
+    let lost = complains(&show, &Aftermath { kept: empty, ..Aftermath::default() });
+    assert_eq!(lost.map(|(name, _)| name), Some("snapshot"), "a stored fact is gone");
+}

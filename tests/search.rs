@@ -1,0 +1,13 @@
+//! Promise: a search sees what is there now, whatever an index knew; its index is shared, hides nothing, shows nothing
+//! that is denied, and ends with its runtime; and a question is answered by the right file.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "what fails here fails the test, which looks at real files"
+)]
+
+#[path = "search/relevance.rs"]
+mod relevance;
+#[path = "search/resident.rs"]
+mod resident;

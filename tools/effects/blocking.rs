@@ -1,0 +1,137 @@
+//! The blocking port: work that would hold a thread up is done where it holds nobody up.
+//!
+//! The real side is tokio's blocking pool. A thread may have a twin in its place, for as long as it pretends a world:
+//! there, when such work is done is a decision like any other, and not the operating system's. What must stay true:
+//! work that was begun goes on when nobody waits for it any more.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use tokio::sync::oneshot;
+use tokio::task::{JoinError, JoinHandle};
+
+/// A piece of work, with nothing to give back: its outcome goes where it knows.
+pub type Work = Box<dyn FnOnce() + Send>;
+
+/// Stands in the place of the blocking pool on one thread.
+pub trait BlockingTwin {
+    /// Sees to it that the work is done, on this thread, sooner or later.
+    fn take(&self, work: Work);
+}
+
+thread_local! {
+    static TWIN: RefCell<Option<Rc<dyn BlockingTwin>>> = const { RefCell::new(None) };
+}
+
+/// Puts a twin in the place of the blocking pool for work that is begun on this thread, until what is returned goes.
+#[must_use]
+pub fn pretend(twin: Rc<dyn BlockingTwin>) -> Pretending {
+    Pretending { before: TWIN.replace(Some(twin)) }
+}
+
+/// A twin is in place.
+pub struct Pretending {
+    before: Option<Rc<dyn BlockingTwin>>,
+}
+
+impl Drop for Pretending {
+    fn drop(&mut self) {
+        // A thread that is ending has no twin any more.
+        let _ = TWIN.try_with(|twin| twin.replace(self.before.take()));
+    }
+}
+
+/// Why work gave nothing back.
+pub enum Lost {
+    /// It panicked.
+    Panicked(Box<dyn Any + Send>),
+    /// The runtime ended first.
+    Ended,
+}
+
+/// Work under way; await it for what it gives.
+pub struct OffThread<T> {
+    way: Way<T>,
+}
+
+enum Way<T> {
+    Pool(JoinHandle<T>),
+    Twin(oneshot::Receiver<Result<T, Lost>>),
+}
+
+/// Begins work that may hold a thread up.
+pub fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> OffThread<T> {
+    let twin = TWIN.with_borrow(Clone::clone);
+    let way = match twin {
+        None => Way::Pool(tokio::task::spawn_blocking(work)),
+        Some(twin) => {
+            let (done, outcome) = oneshot::channel();
+            twin.take(Box::new(move || {
+                let result = catch_unwind(AssertUnwindSafe(work)).map_err(Lost::Panicked);
+                // Nobody may be waiting any more.
+                drop(done.send(result));
+            }));
+            Way::Twin(outcome)
+        }
+    };
+    OffThread { way }
+}
+
+impl<T> Future for OffThread<T> {
+    type Output = Result<T, Lost>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(match &mut self.way {
+            Way::Pool(handle) => ready!(Pin::new(handle).poll(cx)).map_err(lost),
+            Way::Twin(outcome) => ready!(Pin::new(outcome).poll(cx)).unwrap_or(Err(Lost::Ended)),
+        })
+    }
+}
+
+fn lost(error: JoinError) -> Lost {
+    error.try_into_panic().map_or(Lost::Ended, Lost::Panicked)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::{BlockingTwin, Lost, Work, off_thread, pretend};
+
+    #[derive(Default)]
+    struct Held(RefCell<Vec<Work>>);
+
+    impl BlockingTwin for Held {
+        fn take(&self, work: Work) {
+            self.0.borrow_mut().push(work);
+        }
+    }
+
+    #[tokio::test]
+    async fn work_is_done_elsewhere_and_a_panic_is_handed_back() {
+        let here = std::thread::current().id();
+        assert!(off_thread(move || std::thread::current().id() != here).await.is_ok_and(|elsewhere| elsewhere));
+        let panicked = off_thread(|| panic!("on purpose")).await;
+        assert!(matches!(panicked, Err(Lost::Panicked(words)) if words.is::<&str>()));
+    }
+
+    #[tokio::test]
+    async fn a_twin_decides_when_and_only_for_as_long_as_it_is_there() {
+        let held = Rc::new(Held::default());
+        let here = std::thread::current().id();
+        let pretending = pretend(Rc::clone(&held) as _);
+        let work = off_thread(move || std::thread::current().id() == here);
+        let dropped = off_thread(|| ());
+        drop(pretending);
+        held.0.borrow_mut().drain(..1).for_each(|work| work());
+        assert!(work.await.is_ok_and(|on_this_thread| on_this_thread));
+        held.0.borrow_mut().clear();
+        assert!(matches!(dropped.await, Err(Lost::Ended)));
+        assert!(off_thread(move || std::thread::current().id() != here).await.is_ok_and(|elsewhere| elsewhere));
+    }
+}

@@ -1,0 +1,380 @@
+//! The thread behind a resident index: reads the tree, takes over kept segments, reads what is not known, and then
+//! waits for changes.
+//!
+//! It never holds the lock while it reads a file, gives way to other work of the machine, and ends within one read
+//! when it is cancelled. What it cannot do (a full disk, a watch that is refused) makes the index smaller or absent and
+//! nothing else.
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Seek as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::effects::files::{FileKind, FileStat, OpenFile};
+use crate::search::gram::GramSet;
+use crate::search::index_state::{Phase, Shared};
+use crate::search::segment::{Segment, SegmentBuilder, SegmentFile, Stamp};
+use crate::search::segment_cache::{Kept, SegmentCache};
+use crate::search::stop::Stop;
+use crate::search::text::{AtNul, TextFacts, TextReader, read_whole, settle_whole};
+use crate::search::tree::{Content, TreeError};
+use crate::search::trigram::{Knowledge, KnownSegment, Settled};
+use crate::workspace_path::WorkspacePath;
+
+/// Largest file that is indexed, in bytes; larger ones are always looked at.
+const INDEXED_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Files taken in hand at once.
+const CLAIM_FILES: usize = 4096;
+/// Up to so many files make a segment that is held in memory alone.
+const SMALL_FILES_MAX: usize = 64;
+/// Most segments of that kind before they are made into one.
+const SMALL_SEGMENTS_MAX: usize = 32;
+/// Most bytes of segments in memory where there is no folder for them.
+const MEMORY_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Most bytes of segments on disk for one root.
+const DISK_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
+/// How long nothing is done after a change, for more to come with it.
+const QUIET: Duration = Duration::from_millis(300);
+/// How often the tree is read anew after changes were lost, before the index is given up.
+const RESTARTS_MAX: usize = 16;
+/// A file that changed so shortly before it was read could change again without a new stamp, in nanoseconds.
+const YOUNG_NS: i128 = 2_000_000_000;
+/// How much lower than others the thread's priority is.
+const NICENESS: i32 = 10;
+/// Bytes read at once.
+const BUFFER_BYTES: usize = 128 * 1024;
+
+/// Works until it is cancelled.
+pub(crate) fn run(shared: &Shared) {
+    // Where the system refuses, the thread is merely less polite.
+    let _refused = rustix::process::nice(NICENESS);
+    let (stop, _guard) = Stop::new(shared.cancel.clone());
+    for _ in 0..RESTARTS_MAX {
+        let known = match Knowledge::read(Arc::clone(&shared.files), &|| stop.is_given()) {
+            Ok(known) => known,
+            Err(error) => {
+                tracing::info!(%error, root = %shared.root.display(), "searches go without an index");
+                shared.enter(Phase::Failed);
+                return;
+            }
+        };
+        let watch = Arc::clone(known.watch());
+        shared.enter(Phase::Known(Box::new(known)));
+        let mut indexer = Indexer::new(shared, stop.clone());
+        match indexer.work(&watch) {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::info!(%error, root = %shared.root.display(), "the search index begins anew");
+                shared.enter(Phase::Reading);
+            }
+        }
+    }
+    shared.enter(Phase::Failed);
+}
+
+/// The work after the tree was read.
+struct Indexer<'a> {
+    shared: &'a Shared,
+    stop: Stop,
+    cache: Option<SegmentCache>,
+    builder: SegmentBuilder,
+    /// The files in `builder`, as they are settled when it is written.
+    gathered: Vec<(WorkspacePath, bool)>,
+    grams: GramSet,
+    buffer: Vec<u8>,
+    bytes_in_memory: u64,
+    bytes_on_disk: u64,
+}
+
+/// What was read of a file.
+struct Indexed {
+    stamp: Option<Stamp>,
+    binary_at_byte: Option<u64>,
+}
+
+impl<'a> Indexer<'a> {
+    fn new(shared: &'a Shared, stop: Stop) -> Self {
+        let open = |cache: &PathBuf| {
+            SegmentCache::open(cache, &shared.root)
+                .inspect_err(|error| tracing::info!(%error, "the search index is kept in memory"))
+                .ok()
+        };
+        Self {
+            shared,
+            stop,
+            cache: shared.cache.as_ref().and_then(open),
+            builder: SegmentBuilder::default(),
+            gathered: Vec::new(),
+            grams: GramSet::default(),
+            buffer: vec![0; BUFFER_BYTES],
+            bytes_in_memory: 0,
+            bytes_on_disk: 0,
+        }
+    }
+
+    /// Returns when it is cancelled.
+    ///
+    /// # Errors
+    /// [`TreeError`]: everything must begin anew.
+    fn work(&mut self, watch: &impl std::os::fd::AsFd) -> Result<(), TreeError> {
+        let kept = self.cache.as_mut().map(SegmentCache::load).unwrap_or_default();
+        for kept in kept {
+            if self.stop.is_given() {
+                return Ok(());
+            }
+            self.take_over(kept)?;
+        }
+        while !self.stop.is_given() {
+            self.index_unknown()?;
+            if self.make_room()? {
+                continue;
+            }
+            self.shared.rest(true);
+            self.wait(watch);
+            self.shared.rest(false);
+            self.shared.with_knowledge(|known| known.refresh().map(|_| ()))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a change, and then until it is quiet.
+    fn wait(&self, watch: &impl std::os::fd::AsFd) {
+        let wake = &self.shared.wake;
+        let mut both = [PollFd::new(watch, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+        if self.shared.has_unknown() || self.stop.is_given() {
+            return;
+        }
+        let _interrupted = rustix::event::poll(&mut both, None);
+        let _empty = rustix::io::read(wake, &mut [0; 8]);
+        if !self.stop.is_given() {
+            let quiet = Timespec { tv_sec: 0, tv_nsec: QUIET.subsec_nanos().into() };
+            let _interrupted = rustix::event::poll(&mut [PollFd::new(wake, PollFlags::IN)], Some(&quiet));
+        }
+    }
+
+    /// Takes a kept segment, as far as its files are the same as then.
+    fn take_over(&mut self, kept: Kept) -> Result<(), TreeError> {
+        let paths: Vec<WorkspacePath> = kept
+            .files
+            .iter()
+            .map(|file| WorkspacePath::from_relative(std::path::Path::new(as_name(&file.path))))
+            .collect();
+        let segment = KnownSegment { segment: Arc::new(kept.segment), path: kept.path };
+        let bytes = segment.segment.bytes();
+        let number = self.shared.with_knowledge(|known| {
+            known.begin(&paths);
+            Ok(known.add_segment(segment))
+        })?;
+        let mut settled = Vec::with_capacity(paths.len());
+        let mut living = 0;
+        for (at, (path, file)) in paths.into_iter().zip(&kept.files).enumerate() {
+            if self.stop.is_given() {
+                return Ok(());
+            }
+            let same = file.stamp.as_ref().is_some_and(|stamp| self.is_same(&path, stamp));
+            living += usize::from(same);
+            let content = match same {
+                true => {
+                    let binary = file.binary_at_byte.is_some();
+                    Content::Indexed { segment: number, file: at as u16, binary }
+                }
+                false => Content::Unknown,
+            };
+            settled.push(Settled { path, content });
+        }
+        self.shared.with_knowledge(|known| known.settle(&settled))?;
+        self.bytes_on_disk += bytes;
+        if living * 2 < kept.files.len() {
+            self.drop_segments(&BTreeSet::from([number]))?;
+        }
+        Ok(())
+    }
+
+    /// Reads every file that nothing is known of.
+    fn index_unknown(&mut self) -> Result<(), TreeError> {
+        loop {
+            // Read before the files are: what is younger than this is too young.
+            let now = self.cache.as_ref().and_then(|cache| cache.now_unix_ns().ok());
+            let claimed = self.shared.with_knowledge(|known| Ok(known.claim(CLAIM_FILES)))?;
+            if claimed.is_empty() {
+                break;
+            }
+            let mut settled = Vec::new();
+            for path in claimed {
+                if self.stop.is_given() {
+                    return Ok(());
+                }
+                match self.read(&path, now) {
+                    None => settled.push(Settled { path, content: Content::Never }),
+                    Some(indexed) => {
+                        if !self.builder.has_room(self.grams.grams().len()) {
+                            self.flush()?;
+                        }
+                        self.gathered.push((path.clone(), indexed.binary_at_byte.is_some()));
+                        let file = SegmentFile {
+                            path: path.as_bytes().to_vec(),
+                            stamp: indexed.stamp,
+                            binary_at_byte: indexed.binary_at_byte,
+                        };
+                        self.builder.add(file, self.grams.grams());
+                    }
+                }
+            }
+            self.shared.with_knowledge(|known| known.settle(&settled))?;
+        }
+        self.flush()
+    }
+
+    /// Makes a segment of what was gathered.
+    fn flush(&mut self) -> Result<(), TreeError> {
+        if self.gathered.is_empty() {
+            return Ok(());
+        }
+        let gathered = std::mem::take(&mut self.gathered);
+        let bytes = self.builder.finish();
+        let size = bytes.len() as u64;
+        let segment = if gathered.len() <= SMALL_FILES_MAX || self.cache.is_none() {
+            self.bytes_in_memory += size;
+            let fits = self.bytes_in_memory <= MEMORY_BYTES_MAX;
+            let opened = if fits { Segment::in_memory(bytes).ok() } else { None };
+            opened.map(|segment| KnownSegment { segment: Arc::new(segment), path: None })
+        } else {
+            self.bytes_on_disk += size;
+            let fits = self.bytes_on_disk <= DISK_BYTES_MAX;
+            let put = self.cache.as_mut().filter(|_| fits).map(|cache| cache.put(&bytes));
+            match put {
+                Some(Ok(kept)) => Some(KnownSegment { segment: Arc::new(kept.segment), path: kept.path }),
+                Some(Err(error)) => {
+                    tracing::info!(%error, "a part of the search index could not be written");
+                    None
+                }
+                None => None,
+            }
+        };
+        self.shared.with_knowledge(|known| {
+            let number = segment.map(|segment| known.add_segment(segment));
+            let content = |at: usize, binary: bool| match number {
+                Some(segment) => Content::Indexed { segment, file: at as u16, binary },
+                None => Content::Never,
+            };
+            let settled: Vec<Settled> = gathered
+                .into_iter()
+                .enumerate()
+                .map(|(at, (path, binary))| Settled { path, content: content(at, binary) })
+                .collect();
+            known.settle(&settled)
+        })
+    }
+
+    /// Reads a file's grams; none when it is not to be indexed.
+    fn read(&mut self, path: &WorkspacePath, now_unix_ns: Option<i128>) -> Option<Indexed> {
+        let (mut file, changed_unix_ns) = self.shared.files.open_with_change(path).ok()?;
+        let stat = *file.stat();
+        let stamp = stamp_of(&stat, changed_unix_ns);
+        // A file with another name can be changed through it, and nobody would tell.
+        if stat.link_count > 1 || stat.size_bytes > INDEXED_BYTES_MAX {
+            return None;
+        }
+        self.grams.clear();
+        let mut facts = TextFacts::default();
+        let filled = read_whole(file.as_mut(), &mut self.buffer).ok()?;
+        match filled.and_then(|filled| settle_whole(&mut self.buffer[..filled], AtNul::End, &mut facts)) {
+            Some(text) => self.grams.add(&self.buffer[text]),
+            None => {
+                file.rewind().ok()?;
+                facts = self.read_stream(file)?;
+            }
+        }
+        let youngest = stamp.modified_unix_ns.max(stamp.changed_unix_ns);
+        let old_enough = now_unix_ns.is_some_and(|now| youngest + YOUNG_NS < now);
+        Some(Indexed { stamp: old_enough.then_some(stamp), binary_at_byte: facts.binary_at_byte })
+    }
+
+    /// Reads the grams of a large file, or of one that must be decoded, piece by piece.
+    fn read_stream(&mut self, file: Box<dyn OpenFile>) -> Option<TextFacts> {
+        let mut reader = TextReader::open(file, AtNul::End, self.stop.clone()).ok()?;
+        self.buffer.resize(self.buffer.len().max(BUFFER_BYTES), 0);
+        let mut left = 2 * INDEXED_BYTES_MAX;
+        loop {
+            let count = reader.read(&mut self.buffer).ok()?;
+            if count == 0 {
+                return Some(reader.facts());
+            }
+            left = left.checked_sub(count as u64)?;
+            self.grams.add(&self.buffer[..count]);
+        }
+    }
+
+    /// Whether a regular file is still the one that was read.
+    fn is_same(&self, path: &WorkspacePath, stamp: &Stamp) -> bool {
+        let now = self.shared.files.look_at(path);
+        now.is_some_and(|(stat, changed)| stat.kind == FileKind::File && stamp_of(&stat, changed) == *stamp)
+    }
+
+    /// Lets segments go that are small or mostly out of date; returns whether their files are to be read again.
+    fn make_room(&mut self) -> Result<bool, TreeError> {
+        let in_memory_only = self.cache.is_none();
+        let numbers = self.shared.with_knowledge(|known| {
+            let all = known.segments().iter().enumerate();
+            let small: BTreeSet<u32> = all
+                .filter(|(_, known)| {
+                    known
+                        .as_ref()
+                        .is_some_and(|known| known.segment.is_in_memory() && known.segment.len() <= SMALL_FILES_MAX)
+                })
+                .map(|(number, _)| number as u32)
+                .collect();
+            if small.len() <= SMALL_SEGMENTS_MAX {
+                return Ok(BTreeSet::new());
+            }
+            let living = known.living();
+            let stale = known.segments().iter().enumerate().filter_map(|(number, known)| {
+                let known = known.as_ref()?;
+                (living[number] * 2 < known.segment.len()).then_some(number as u32)
+            });
+            Ok(small.iter().copied().chain(stale).collect())
+        })?;
+        if numbers.is_empty() {
+            return Ok(false);
+        }
+        self.drop_segments(&numbers)?;
+        if in_memory_only {
+            let held =
+                |known: &Knowledge| known.segments().iter().flatten().map(|known| known.segment.bytes()).sum::<u64>();
+            self.bytes_in_memory = self.shared.with_knowledge(|known| Ok(held(known)))?;
+        }
+        Ok(true)
+    }
+
+    fn drop_segments(&mut self, numbers: &BTreeSet<u32>) -> Result<(), TreeError> {
+        let dropped = self.shared.with_knowledge(|known| Ok(known.drop_segments(numbers)))?;
+        for known in dropped {
+            let size = known.segment.bytes();
+            if known.segment.is_in_memory() {
+                self.bytes_in_memory = self.bytes_in_memory.saturating_sub(size);
+            } else {
+                self.bytes_on_disk = self.bytes_on_disk.saturating_sub(size);
+            }
+            if let (Some(path), Some(cache)) = (&known.path, &self.cache) {
+                cache.remove(path);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stamp_of(stat: &FileStat, changed_unix_ns: i128) -> Stamp {
+    Stamp {
+        size_bytes: stat.size_bytes,
+        modified_unix_ns: stat.modified_unix_ns,
+        changed_unix_ns,
+        identity: stat.identity,
+    }
+}
+
+fn as_name(bytes: &[u8]) -> &std::ffi::OsStr {
+    std::os::unix::ffi::OsStrExt::from_bytes(bytes)
+}
