@@ -9,6 +9,7 @@ pub(crate) mod call;
 pub(crate) mod doctor;
 pub(crate) mod fork;
 pub(crate) mod models;
+pub(crate) mod program;
 pub(crate) mod resume;
 pub(crate) mod sessions;
 pub(crate) mod sim;
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Ask(ask::AskArgs),
     /// Call one tool and print what it gives
     Call(call::CallToolArgs),
+    /// Run a script that calls tools
+    Program(program::ProgramArgs),
     /// List the tools
     Tools(tools::ToolsArgs),
     /// Read the whole of outputs that were shown in part
@@ -124,6 +127,7 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
     let ended = match command {
         Command::Ask(args) => ask::ask(args, with).await,
         Command::Call(args) => call::call(args, with).await,
+        Command::Program(args) => program::program(args, with).await,
         Command::Tools(args) => tools::list(args, with).await,
         Command::Artifact(args) => artifact::artifact(args, with),
         Command::Verify(args) => verify::verify(args, with).await,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use toolwarden_tools::cancellation::Cancellation;
 use toolwarden_tools::effects::files::together::{FileChange, TogetherError};
 use toolwarden_tools::effects::files::{
-    Expected, FileError, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement, SizedEntry,
+    Expected, FileError, FileStat, Files, FolderEntry, Links, LogFile, NewFile, OpenFile, Replacement, SizedEntry,
 };
 use toolwarden_tools::tool::{Lane, Subject};
 use toolwarden_tools::workspace_path::WorkspacePath;
@@ -128,6 +128,10 @@ impl Files for GuardedFiles {
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         self.files.replace(path, replacement)
+    }
+
+    fn open_log(&self, path: &WorkspacePath) -> Result<Box<dyn LogFile>, FileError> {
+        self.files.open_log(path)
     }
 
     fn remove(&self, path: &WorkspacePath, expected: &Expected) -> Result<(), FileError> {

@@ -20,6 +20,8 @@ mod keeping;
 mod program;
 #[path = "command_line/pseudo_terminal.rs"]
 mod pseudo_terminal;
+#[path = "command_line/script.rs"]
+mod script;
 #[path = "command_line/simulation.rs"]
 mod simulation;
 #[path = "command_line/verify.rs"]

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::builtin::{bash, batch, download, edit, git, ls, patch, process, read, search, task, write};
+use crate::builtin::{
+    bash, batch, download, dynamic_workflow, edit, git, ls, patch, process, program, read, search, task, write,
+};
 use crate::search::resident_index::ResidentIndexes;
 use crate::tool::Tool;
 use crate::workspace::WorkspaceCapabilities;
@@ -53,6 +55,8 @@ pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOption
     }
     // These reach nothing by themselves: what they call is governed call by call.
     tools.push(Arc::new(batch::BatchTool::new()));
+    tools.push(Arc::new(program::ProgramTool::new()));
+    tools.push(Arc::new(dynamic_workflow::DynamicWorkflowTool::new()));
     tools.push(Arc::new(task::TaskTool::new(&options.agents)));
     tools
 }
@@ -83,22 +87,48 @@ mod tests {
 
     #[test]
     fn each_tool_is_there_when_its_needs_are_met() {
-        let all = ["bash", "batch", "download", "edit", "ls", "patch", "process", "read", "search", "task", "write"];
+        let all = [
+            "bash",
+            "batch",
+            "download",
+            "dynamic_workflow",
+            "edit",
+            "ls",
+            "patch",
+            "process",
+            "program",
+            "read",
+            "search",
+            "task",
+            "write",
+        ];
         assert_eq!(names(true, true, true, true), all);
-        assert_eq!(names(true, false, false, true), ["batch", "ls", "read", "search", "task"]);
-        assert_eq!(names(false, true, false, false), ["batch", "download", "task", "write"]);
+        assert_eq!(
+            names(true, false, false, true),
+            ["batch", "dynamic_workflow", "ls", "program", "read", "search", "task"]
+        );
+        assert_eq!(
+            names(false, true, false, false),
+            ["batch", "download", "dynamic_workflow", "program", "task", "write"]
+        );
         assert_eq!(
             names(true, true, false, false),
-            ["batch", "download", "edit", "ls", "patch", "read", "task", "write"]
+            ["batch", "download", "dynamic_workflow", "edit", "ls", "patch", "program", "read", "task", "write"]
         );
         let remote = registry_where(WorkspaceCapabilities::read_write(), false);
         let names_there: Vec<String> = remote.names().map(ToString::to_string).collect();
-        assert_eq!(names_there, ["batch", "edit", "ls", "patch", "read", "task", "write"]);
-        assert_eq!(names(false, false, true, false), ["bash", "batch", "process", "task"]);
-        assert_eq!(names(false, false, false, false), ["batch", "task"]);
+        assert_eq!(
+            names_there,
+            ["batch", "dynamic_workflow", "edit", "ls", "patch", "program", "read", "task", "write"]
+        );
+        assert_eq!(
+            names(false, false, true, false),
+            ["bash", "batch", "dynamic_workflow", "process", "program", "task"]
+        );
+        assert_eq!(names(false, false, false, false), ["batch", "dynamic_workflow", "program", "task"]);
         let git = WorkspaceCapabilities { git: true, ..WorkspaceCapabilities::read_only() };
         let names: Vec<String> = registry(git).names().map(ToString::to_string).collect();
-        assert_eq!(names, ["batch", "git", "ls", "read", "search", "task"]);
+        assert_eq!(names, ["batch", "dynamic_workflow", "git", "ls", "program", "read", "search", "task"]);
     }
 
     #[test]
@@ -122,7 +152,7 @@ mod tests {
         for entry in registry(WorkspaceCapabilities::local_default()).iter() {
             let spec = entry.tool.spec();
             let expected = match spec.name.as_str() {
-                "batch" => (true, false),
+                "batch" | "dynamic_workflow" | "program" => (true, false),
                 "task" => (false, true),
                 _ => (false, false),
             };

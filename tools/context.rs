@@ -116,6 +116,12 @@ pub trait Invoke: Send + Sync {
     /// Dropping the future cancels what runs.
     fn invoke_all(&self, calls: Vec<ToolCall>, width: usize) -> BoxFuture<'_, Vec<ToolOutcome>>;
 
+    /// Calls one tool. Dropping the future cancels it.
+    fn invoke(&self, call: ToolCall) -> BoxFuture<'_, ToolOutcome> {
+        let all = self.invoke_all(vec![call], 1);
+        Box::pin(async move { all.await.pop().unwrap_or_else(ToolOutcome::lost) })
+    }
+
     /// What this call could do, as its tool declares it; none for an unknown tool.
     fn capabilities(&self, call: &ToolCall) -> Option<Capabilities>;
 

@@ -35,6 +35,7 @@ pub mod tool;
 
 pub mod registry;
 pub mod search;
+pub mod workflow;
 
 pub mod builtin;
 

@@ -18,6 +18,19 @@ pub enum Trust {
     External,
 }
 
+impl Trust {
+    /// The lesser of two: a mixed text is to be believed no more than its least believable part.
+    #[must_use]
+    pub fn least(self, other: Self) -> Self {
+        let distance = |trust: Self| match trust {
+            Self::Trusted => 0,
+            Self::WorkspaceData => 1,
+            Self::External => 2,
+        };
+        if distance(other) > distance(self) { other } else { self }
+    }
+}
+
 /// Bytes that travel beside the text: an image for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
@@ -203,6 +216,11 @@ impl ToolOutcome {
             other => ToolErrorKind::Cancelled { op: op.to_owned(), reason: Some(other.clone()) },
         };
         Self { trust: Trust::Trusted, ..Self::error(kind, format!("{op}: {reason}")) }
+    }
+
+    /// No result came back: what the call did is not known.
+    pub fn lost() -> Self {
+        Self::error(ToolErrorKind::Crashed, "no result came back; what the call did is not known")
     }
 
     /// The same outcome with one more fact.

@@ -7,6 +7,7 @@
 mod beneath;
 mod landing;
 mod leftover;
+mod log_file;
 mod note;
 mod read_only;
 mod replacement;

@@ -30,6 +30,13 @@ pub(crate) struct CallToolArgs {
     #[command(flatten)]
     call: CallArgs,
 
+    #[command(flatten)]
+    judged: JudgedArgs,
+}
+
+/// Whether a call is judged like a model's.
+#[derive(Debug, Args)]
+pub(crate) struct JudgedArgs {
     /// Send the call through permission and confirmation too, as a model's call goes
     #[arg(long)]
     governed: bool,
@@ -45,29 +52,39 @@ pub(crate) struct CallToolArgs {
 /// [`CommandError`]. A call that fails is an end, not an error.
 pub(crate) async fn call(args: CallToolArgs, with: &Surroundings) -> Result<End, CommandError> {
     let arguments = arguments(&args)?;
-    let policy = args.policy.as_deref().map_or_else(|| Ok(PermissionPolicy::default()), load_policy)?;
-    let sandbox = args.call.sandbox.confinement().map_err(CommandError::Usage)?;
+    make_call(&args.tool, arguments, &args.call, &args.judged, with).await
+}
+
+/// Calls this tool with these arguments and prints its output.
+///
+/// # Errors
+/// [`CommandError`]. A call that fails is an end, not an error.
+pub(crate) async fn make_call(
+    tool: &str,
+    arguments: Value,
+    call: &CallArgs,
+    judged: &JudgedArgs,
+    with: &Surroundings,
+) -> Result<End, CommandError> {
+    let policy = judged.policy.as_deref().map_or_else(|| Ok(PermissionPolicy::default()), load_policy)?;
+    let sandbox = call.sandbox.confinement().map_err(CommandError::Usage)?;
     let plan = Plan {
-        events: args.call.events.as_deref(),
-        artifacts: args.call.artifacts.to_keep(&with.environment).map_err(AssemblyError::from)?,
-        projection: Some(load_projection(&args.call.projection).map_err(AssemblyError::from)?),
+        events: call.events.as_deref(),
+        artifacts: call.artifacts.to_keep(&with.environment).map_err(AssemblyError::from)?,
+        projection: Some(load_projection(&call.projection).map_err(AssemblyError::from)?),
         policy: Some(policy),
-        tool_timeout: args.call.timeout,
-        containment: args.call.containment,
-        may_ask: args.governed,
+        tool_timeout: call.timeout,
+        containment: call.containment,
+        may_ask: judged.governed,
         sandbox,
-        bucket: args.call.workspace.bucket,
-        allow_origin: args.call.allow_origin,
-        ..Plan::new(&args.call.workspace.workspace)
+        bucket: call.workspace.bucket.clone(),
+        allow_origin: call.allow_origin.clone(),
+        ..Plan::new(&call.workspace.workspace)
     };
     let mut assembly = Assembly::open(plan, with).await?;
     let session = assembly.session.clone();
     let calling = async {
-        if args.governed {
-            session.governed_tool(&args.tool, arguments).await
-        } else {
-            session.tool(&args.tool, arguments).await
-        }
+        if judged.governed { session.governed_tool(tool, arguments).await } else { session.tool(tool, arguments).await }
     };
     let called = match assembly.attendant.attend(calling).await {
         Ok(called) => called,
@@ -82,7 +99,7 @@ pub(crate) async fn call(args: CallToolArgs, with: &Surroundings) -> Result<End,
         (Err(SessionError::Closed), Some(signal)) => return Ok(End::Stopped(signal)),
         (Err(error), _) => return Err(error.into()),
     };
-    print(&if args.call.json { serde_json::to_string(&*result)? } else { result.output.clone() })?;
+    print(&if call.json { serde_json::to_string(&*result)? } else { result.output.clone() })?;
     if result.is_success() {
         return Ok(End::Done);
     }

@@ -78,6 +78,12 @@ impl Invoke for NestedCalls {
         })
     }
 
+    fn invoke(&self, call: ToolCall) -> BoxFuture<'_, ToolOutcome> {
+        // No fan-out of one: the caller's own node is above the call.
+        let invocation = self.kernel.invoke(&self.node, &self.scope, self.proposal(call));
+        Box::pin(async move { Arc::unwrap_or_clone(invocation.await).into_outcome() })
+    }
+
     fn capabilities(&self, call: &ToolCall) -> Option<Capabilities> {
         self.scope.registry.get(call.tool.as_str())?.capabilities(&call.arguments)
     }

@@ -35,6 +35,7 @@ fn calls() -> Vec<(&'static str, Value)> {
             "batch",
             json!({"invocations": [{"tool": "read", "args": {"file_path": "file"}}, {"tool": "ls", "args": {}}]}),
         ),
+        ("program", json!({"type": "script", "source": "async function run(ctx) { return ctx.readFile('file') }"})),
         ("task", task),
     ]
 }

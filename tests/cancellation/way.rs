@@ -29,6 +29,8 @@ enum Work {
     Batch,
     /// Waiting calls in a batch, beside each other.
     ParallelBatch,
+    /// A script whose call runs a command.
+    Script,
     /// A custom tool whose nested call runs a command.
     Nested,
     /// A run with a command.
@@ -39,8 +41,16 @@ enum Work {
     Task,
 }
 
-const WORKS: [Work; 7] =
-    [Work::Command, Work::Batch, Work::ParallelBatch, Work::Nested, Work::Run, Work::ModelTurn, Work::Task];
+const WORKS: [Work; 8] = [
+    Work::Command,
+    Work::Batch,
+    Work::ParallelBatch,
+    Work::Script,
+    Work::Nested,
+    Work::Run,
+    Work::ModelTurn,
+    Work::Task,
+];
 
 /// How it is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,11 +124,16 @@ async fn begin(work: Work, timeout: Option<Duration>) -> UnderWay {
         Work::Command => (call("bash", command), Some("bash")),
         Work::Batch => (call("batch", json!({"invocations": each("bash", &command)})), Some("batch")),
         Work::ParallelBatch => (call("batch", json!({"invocations": each("wait", &json!({}))})), Some("batch")),
+        Work::Script => {
+            let source = "async function run(ctx, { command }) { await ctx.bash(command); for (;;) {} }";
+            let inputs = json!({ "command": command });
+            (call("program", json!({"type": "script", "source": source, "inputs": inputs})), Some("program"))
+        }
         Work::Nested => (call("nest", json!({"calls": [["bash", command], ["wait", {}]]})), Some("nest")),
         Work::Run | Work::ModelTurn | Work::Task => (run(), None),
     };
     let (commands, waiting) = match work {
-        Work::Command | Work::Batch | Work::Run => (1, 0),
+        Work::Command | Work::Batch | Work::Script | Work::Run => (1, 0),
         Work::ParallelBatch => (0, 3),
         Work::Nested => (1, 1),
         Work::ModelTurn => (0, 0),
@@ -224,6 +239,6 @@ async fn a_runtime_that_shuts_down_leaves_nothing() {
 
 #[tokio::test]
 async fn a_deadline_leaves_nothing() {
-    let timed = [Work::Command, Work::Batch, Work::ParallelBatch, Work::Nested];
+    let timed = [Work::Command, Work::Batch, Work::ParallelBatch, Work::Script, Work::Nested];
     all_leave_nothing(Way::Deadline, timed).await;
 }

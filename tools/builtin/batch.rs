@@ -181,7 +181,7 @@ impl Plan {
                 Some(ended) => {
                     let mut ended = ended.into_iter();
                     for index in ready {
-                        outcomes[index] = Some(ended.next().unwrap_or_else(lost));
+                        outcomes[index] = Some(ended.next().unwrap_or_else(ToolOutcome::lost));
                     }
                 }
                 None => {
@@ -262,11 +262,6 @@ fn reason_of(ctx: &ToolContext) -> CancelReason {
 fn never_started(tool: &str, reason: &CancelReason) -> ToolOutcome {
     let outcome = ToolOutcome::ended_early(tool, reason);
     ToolOutcome { output: format!("not started: {}", outcome.output), ..outcome }
-}
-
-/// The ending of a call whose result did not come back with the others.
-fn lost() -> ToolOutcome {
-    ToolOutcome::error(ToolErrorKind::Crashed, "no result came back; what the call did is not known")
 }
 
 fn spec() -> ToolSpec {

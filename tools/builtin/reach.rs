@@ -65,6 +65,7 @@ pub(crate) fn fault(error: &FileError) -> Box<ToolOutcome> {
         },
         FileError::WorkspaceMissing { .. }
         | FileError::HardLinked { .. }
+        | FileError::Held { .. }
         | FileError::Unsupported { .. }
         | FileError::Denied { .. } => ToolErrorKind::Unsupported { message: text.clone() },
         FileError::Io { op, source, .. } => match source.kind() {

@@ -139,6 +139,37 @@ pub trait Files: Send + Sync {
     fn change_together(&self, changes: &[FileChange<'_>], go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
         together::one_by_one(self, changes, go_on)
     }
+
+    /// Opens or makes a log: a file that is only appended to, and held for writing by nobody else. Missing folders
+    /// above it are made. No link is followed, neither above it nor at its name.
+    ///
+    /// # Errors
+    /// [`FileError::Held`] while somebody else holds it, [`FileError::NotAFile`] for anything but a file with one name,
+    /// and [`FileError::Unsupported`] where this port keeps no logs.
+    fn open_log(&self, path: &WorkspacePath) -> Result<Box<dyn LogFile>, FileError> {
+        Err(FileError::Unsupported { op: "keep the log", path: path.to_string() })
+    }
+}
+
+/// A log that is held for writing.
+pub trait LogFile: Send + Sync {
+    /// All of it, at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// What the system says, and [`std::io::ErrorKind::FileTooLarge`] for more than `bytes_max`.
+    fn read(&mut self, bytes_max: u64) -> std::io::Result<Vec<u8>>;
+
+    /// Puts bytes at its end; they are on the disk when this returns.
+    ///
+    /// # Errors
+    /// What the system says; a part of the bytes may be there then.
+    fn append(&mut self, bytes: &[u8]) -> std::io::Result<()>;
+
+    /// Cuts it to this length.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn cut(&mut self, bytes: u64) -> std::io::Result<()>;
 }
 
 /// A file that comes in pieces. Its bytes stand beside the place that they are for, under no name or one of their own,
@@ -380,6 +411,12 @@ pub enum FileError {
         path: String,
         /// How many names it has.
         link_count: u64,
+    },
+    /// Somebody else writes it.
+    #[error("{path} is written by somebody else now; try again when they are done")]
+    Held {
+        /// Where.
+        path: String,
     },
     /// This kind of workspace cannot do it.
     #[error("this workspace cannot {op} {path}")]

@@ -19,12 +19,13 @@ use rustix::io::Errno;
 
 use super::beneath::{Beneath, RACES_MAX, kind_of, not_a_file, stat_of};
 use super::landing::Landing;
+use super::log_file::open_log;
 use super::replacement::Replacing;
 use super::transaction::Transaction;
 use super::{Commands, Workspace, WorkspaceCapabilities, leftover, note};
 use crate::effects::files::together::{FileChange, TogetherError};
 use crate::effects::files::{
-    Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement,
+    Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, LogFile, NewFile, OpenFile, Replacement,
 };
 use crate::effects::processes::Processes;
 use crate::workspace_path::WorkspacePath;
@@ -239,6 +240,10 @@ impl Files for LocalFiles {
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         Replacing::new(&self.beneath, path, replacement).run(|folder| self.sweep_once(folder))
+    }
+
+    fn open_log(&self, path: &WorkspacePath) -> Result<Box<dyn LogFile>, FileError> {
+        open_log(&self.beneath, path)
     }
 
     fn remove(&self, path: &WorkspacePath, expected: &Expected) -> Result<(), FileError> {

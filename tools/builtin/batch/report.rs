@@ -53,7 +53,7 @@ pub fn outcome(mut calls: Vec<Ended<'_>>, execution: &Execution) -> ToolOutcome 
     let failed: Vec<usize> = (0..total).filter(|index| !calls[*index].outcome.is_success()).collect();
     let output = text(&calls, &failed, execution);
     let metadata = metadata(&mut calls, &failed, execution);
-    let trust = calls.iter().map(|call| call.outcome.trust).max_by_key(|trust| distance(*trust)).unwrap_or_default();
+    let trust = calls.iter().map(|call| call.outcome.trust).reduce(Trust::least).unwrap_or_default();
     let error = match &execution.stopped {
         Some(reason) => ToolOutcome::ended_early("batch", reason).error,
         None if failed.len() == total => Some(ToolErrorKind::PartialFailure { failed: total, total }),
@@ -67,15 +67,6 @@ pub fn outcome(mut calls: Vec<Ended<'_>>, execution: &Execution) -> ToolOutcome 
         error,
         trust,
         ..ToolOutcome::default()
-    }
-}
-
-/// A mixed text is to be believed no more than its least believable part.
-fn distance(trust: Trust) -> u8 {
-    match trust {
-        Trust::Trusted => 0,
-        Trust::WorkspaceData => 1,
-        Trust::External => 2,
     }
 }
 
@@ -186,7 +177,7 @@ fn binding_errors(calls: &[Ended<'_>]) -> Value {
 }
 
 /// Metadata as it is when it is small; else its small entries, first come first kept.
-fn compacted(metadata: Map<String, Value>) -> Value {
+pub(in crate::builtin) fn compacted(metadata: Map<String, Value>) -> Value {
     let original_bytes = json_bytes(&metadata);
     if original_bytes <= CHILD_METADATA_BYTES_MAX {
         return Value::Object(metadata);

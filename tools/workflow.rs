@@ -1,0 +1,30 @@
+//! Workflows: runs whose every step is a record in a log, so that a run that was interrupted goes on where it stood.
+//!
+//! Everything here decides and touches nothing but the log: the state of a run is the fold of its events
+//! ([`state`]), what comes next follows from the state ([`decision`]), and a command of a script becomes events or is
+//! refused ([`command`]). A step that is completed is never run again; a script that, asked again, says something else
+//! than its log does is refused by the name of the step.
+
+pub mod retry;
+
+pub mod event;
+
+pub mod command;
+pub mod log;
+pub mod state;
+
+pub mod decision;
+pub mod node;
+
+/// Longest id of a run, in characters.
+pub const RUN_ID_CHARS_MAX: usize = 128;
+/// Longest id of a step, in bytes.
+pub const STEP_ID_BYTES_MAX: usize = 256;
+/// Largest input of a step, in bytes of its JSON text.
+pub const STEP_INPUT_BYTES_MAX: usize = 64 * 1024;
+/// Most steps of one command.
+pub const STEPS_AT_ONCE_MAX: usize = 64;
+/// Most steps of one run.
+pub const STEPS_MAX: usize = 10_000;
+/// Longest log, in bytes.
+pub const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
