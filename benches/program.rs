@@ -7,6 +7,7 @@
 #![expect(clippy::expect_used, reason = "a bench that cannot set up its work has nothing to measure")]
 #![expect(clippy::disallowed_methods, reason = "the bench runs node, and measures time")]
 
+#[expect(dead_code, reason = "nothing is measured by turns here")]
 mod pairing;
 
 use std::time::{Duration, Instant};
