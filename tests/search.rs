@@ -11,3 +11,6 @@
 mod relevance;
 #[path = "search/resident.rs"]
 mod resident;
+
+/// Taken by each test: one of them counts the threads of this process.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

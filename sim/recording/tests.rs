@@ -1,3 +1,5 @@
+//! Recorded sessions: whole ones, damaged ones, and what would have been at every point.
+
 use std::sync::Arc;
 
 use serde_json::json;

@@ -1,3 +1,5 @@
+//! Scenario files: the shipped ones, and what is wrong with others.
+
 use super::Scenario;
 use super::shipped;
 

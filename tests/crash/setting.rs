@@ -142,15 +142,16 @@ async fn a_budget_that_was_used_is_used() {
     let (store, folder) = (Arc::new(MemoryStore::default()), tempfile::tempdir().unwrap());
     let first = runtime(&store).await;
     let turns =
-        [json!({ "text": "one", "usage": { "input_tokens": 90, "output_tokens": 1 } }), json!({ "text": "two" })];
-    let budget = BudgetLimits { input_tokens: Some(100), ..BudgetLimits::default() };
+        [json!({ "text": "one", "usage": { "input_tokens": 99_990, "output_tokens": 1 } }), json!({ "text": "two" })];
+    // A request is estimated with the descriptions of its tools, some thousand tokens.
+    let budget = BudgetLimits { input_tokens: Some(100_000), ..BudgetLimits::default() };
     let session = first.session(folder.path()).id("s").model(script(&turns)).budget(budget).open().await.unwrap();
     assert!(session.run("first").await.unwrap().status.is_success());
     session.close().await;
     first.shut_down().await;
     let second = runtime(&store).await;
     let session = second.resume("s").model(script(&turns)).open().await.unwrap();
-    assert_eq!(session.budget().await.unwrap().spent.input_tokens, 90);
+    assert_eq!(session.budget().await.unwrap().spent.input_tokens, 99_990);
     let status = session.run("and again, with so many words that ten tokens do not cover them").await.unwrap().status;
     assert!(matches!(status, RunStatus::BudgetExhausted { .. }), "{status}");
     session.close().await;

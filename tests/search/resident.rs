@@ -41,6 +41,7 @@ fn needle(path: Option<&str>) -> Value {
 // One test, for all of it is about what this one process holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_is_shared_true_discreet_and_ends_with_its_runtime() {
+    let _turn = crate::TURN.lock().await;
     let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for number in 0..200 {
         std::fs::write(folder.path().join(format!("f{number:03}")), "some text\n").unwrap();
