@@ -16,6 +16,9 @@ use crate::checkers::Checker as _;
 use crate::happening::{End, Happening, Kind};
 use crate::sight::{Aftermath, Call, Sight, Watcher};
 
+/// The kind of the error that ends a run which could not be stored.
+const STORE_FAILED: &str = "store_failed";
+
 /// Which runs are open.
 #[derive(Debug, Default)]
 pub struct Terminal {
@@ -30,12 +33,14 @@ pub struct Terminal {
     at_work: BTreeSet<InvocationId>,
     /// How often everything was lost: a run that goes on after a crash begins once more.
     lives: u64,
+    /// How often a run ended without that being stored: it goes on when its session is opened again.
+    unstored: BTreeMap<String, u64>,
 }
 
 impl Terminal {
     fn number(&mut self, name: &str) -> u64 {
-        let lives = self.lives;
-        self.names.of(&format!("{lives} {name}"))
+        let (lives, unstored) = (self.lives, self.unstored.get(name).copied().unwrap_or_default());
+        self.names.of(&format!("{lives} {unstored} {name}"))
     }
 
     fn begins(&mut self, at: Duration, name: &str) -> Result<u64, String> {
@@ -90,6 +95,11 @@ impl Watcher for Terminal {
                 let run = entry.event.run.as_ref();
                 match (&entry.event.kind, run) {
                     (EventKind::AgentStart { .. }, Some(run)) => self.begins(at, run.as_str()).map(drop),
+                    (EventKind::Error { kind, .. }, Some(run)) if kind == STORE_FAILED => {
+                        self.ends(at, run.as_str())?;
+                        *self.unstored.entry(run.to_string()).or_default() += 1;
+                        Ok(())
+                    }
                     (EventKind::AgentEnd { .. } | EventKind::Error { .. }, Some(run)) => self.ends(at, run.as_str()),
                     (EventKind::SubagentStart { task_id, parent_invocation, .. }, _) => {
                         let node = self.begins(at, task_id.as_str())?;
