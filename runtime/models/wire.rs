@@ -150,7 +150,7 @@ impl Draft {
     }
 }
 
-/// Ids of calls as providers take them: letters, digits, `_` and `-`, at most [`CALL_ID_BYTES_MAX`], each only once.
+/// Ids of calls as providers take them: letters, digits, `_` and `-`, bounded, each only once.
 #[derive(Debug)]
 pub struct WireIds<'a> {
     by_id: BTreeMap<&'a str, String>,
