@@ -16,8 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::beneath::Beneath;
 use super::leftover;
-use super::replacement::harmless;
-use super::transaction::rename_to_new;
+use super::replacement::{harmless, rename_to_new};
 use crate::effects::files::FileError;
 use crate::workspace_path::WorkspacePath;
 

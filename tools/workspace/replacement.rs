@@ -294,6 +294,24 @@ pub(super) fn harmless(errno: Errno) -> Result<(), Errno> {
     }
 }
 
+/// Renames to a name that must be free.
+pub(super) fn rename_to_new(
+    folder: &OwnedFd,
+    name: impl rustix::path::Arg + Copy,
+    to: &OwnedFd,
+    new: impl rustix::path::Arg + Copy,
+) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(folder, name, to, new, RenameFlags::NOREPLACE) {
+        // File systems that do not know the flag.
+        Err(Errno::INVAL | Errno::NOSYS) => match rustix::fs::statat(to, new, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Err(Errno::EXIST),
+            Err(Errno::NOENT) => rustix::fs::renameat(folder, name, to, new),
+            Err(errno) => Err(errno),
+        },
+        decided => decided,
+    }
+}
+
 /// Waits for the turn of one path in this process.
 pub(super) fn lock(folder: &OwnedFd, name: &OsStr) -> MutexGuard<'static, ()> {
     lock_stripe(stripe(folder, name))

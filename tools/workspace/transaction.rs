@@ -13,13 +13,13 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::beneath::{Beneath, RACES_MAX, not_a_file};
 use super::leftover;
 use super::note::{Mark, Note, NotedStep};
-use super::replacement::{Halt, Replacing, Temp, harmless, lock_stripe, stripe, take_after};
+use super::replacement::{Halt, Replacing, Temp, harmless, lock_stripe, rename_to_new, stripe, take_after};
 use crate::effects::files::together::{FileChange, TogetherError};
 use crate::effects::files::{Expected, FileError, Replacement};
 use crate::workspace_path::WorkspacePath;
@@ -444,24 +444,6 @@ impl Place {
             }
             stat => Ok(stat),
         }
-    }
-}
-
-/// Renames to a name that must be free.
-pub(super) fn rename_to_new(
-    folder: &OwnedFd,
-    name: impl rustix::path::Arg + Copy,
-    to: &OwnedFd,
-    new: impl rustix::path::Arg + Copy,
-) -> Result<(), Errno> {
-    match rustix::fs::renameat_with(folder, name, to, new, RenameFlags::NOREPLACE) {
-        // File systems that do not know the flag.
-        Err(Errno::INVAL | Errno::NOSYS) => match rustix::fs::statat(to, new, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => Err(Errno::EXIST),
-            Err(Errno::NOENT) => rustix::fs::renameat(folder, name, to, new),
-            Err(errno) => Err(errno),
-        },
-        decided => decided,
     }
 }
 

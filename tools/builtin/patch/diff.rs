@@ -7,7 +7,7 @@
 
 use thiserror::Error;
 
-use super::header::{self, Name};
+use super::header::{self, Name, Stated};
 
 /// Longest diff, in bytes.
 pub const DIFF_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -69,19 +69,6 @@ pub struct Hunk<'d> {
     pub scope: &'d [u8],
     /// Its lines; at least one.
     pub lines: Vec<HunkLine<'d>>,
-}
-
-/// The numbers of a hunk's header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stated {
-    /// First line on the old side, from 1; the line before the place when `old_count` is 0.
-    pub old_start: u64,
-    /// Lines on the old side.
-    pub old_count: u64,
-    /// First line on the new side.
-    pub new_start: u64,
-    /// Lines on the new side.
-    pub new_count: u64,
 }
 
 /// One line of a hunk.

@@ -3,12 +3,23 @@
 //! What a name is follows from its text alone, never from which files are there, so that the rules of a session judge
 //! exactly the names that are acted on.
 
-use super::diff::Stated;
-
 /// Longest name that is taken, in bytes; in its quoted form each byte may have four.
 const NAME_BYTES_MAX: usize = 4 * 4096;
 /// Most digits of a number.
 const DIGITS_MAX: usize = 15;
+
+/// The numbers of a hunk's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stated {
+    /// First line on the old side, from 1; the line before the place when `old_count` is 0.
+    pub old_start: u64,
+    /// Lines on the old side.
+    pub old_count: u64,
+    /// First line on the new side.
+    pub new_start: u64,
+    /// Lines on the new side.
+    pub new_count: u64,
+}
 
 /// A name in a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,7 +205,7 @@ pub(super) fn written(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Name, git_names, hunk, name, without_prefixes, written};
-    use crate::builtin::patch::diff::Stated;
+    use crate::builtin::patch::header::Stated;
     use crate::workspace_path::WorkspacePath;
 
     fn path(text: &str) -> Name {

@@ -7,9 +7,14 @@
 use rquickjs::{Ctx, Object, Value};
 use serde_json::{Map, Value as Json};
 
-use super::engine::CallWindow;
 use super::value::{Kit, give};
 use crate::outcome::ToolOutcome;
+
+/// What of a call's arguments its answer is judged by.
+pub(super) struct CallWindow {
+    /// Whether the caller named how many lines it wants.
+    pub(super) limit: Option<u64>,
+}
 
 /// What a call is answered with; the numbers stand in the prelude.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use serde_json::Value as Json;
 use tokio::sync::mpsc;
 
 use super::allowance::Allowance;
-use super::answer::{Shape, answer};
+use super::answer::{CallWindow, Shape, answer};
 use super::fault::{Fault, Place};
 use super::mailbox::{Arrival, Mailbox, Stop};
 use super::value::{Kit, NotTaken, Purpose, give, take};
@@ -224,12 +224,6 @@ struct Pending<'js> {
     arguments: CallWindow,
     resolve: Function<'js>,
     reject: Function<'js>,
-}
-
-/// What of a call's arguments its answer is judged by.
-pub(super) struct CallWindow {
-    /// Whether the caller named how many lines it wants.
-    pub(super) limit: Option<u64>,
 }
 
 struct Release<'a, 'js>(&'a Shared<'js>);
