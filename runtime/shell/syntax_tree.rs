@@ -3,6 +3,7 @@
 //! It sees nested commands as part of the outer text, so one walk finds all of them. Where it marks an error the
 //! text is in doubt, but what it could read still counts: a deny looks at everything that was found.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 use tree_sitter::{Node, ParseOptions, ParseState, Parser};
@@ -24,7 +25,8 @@ pub(super) fn read(text: &str) -> Found {
         reports += 1;
         if reports > PROGRESS_REPORTS_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let mut input = |at: usize, _| text.as_bytes().get(at..).unwrap_or_default();
+    let tame = tame(text);
+    let mut input = |at: usize, _| tame.as_bytes().get(at..).unwrap_or_default();
     let tree = parser.set_language(&tree_sitter_bash::LANGUAGE.into()).ok().and_then(|()| {
         parser.parse_with_options(&mut input, None, Some(ParseOptions::new().progress_callback(&mut progress)))
     });
@@ -47,6 +49,25 @@ pub(super) fn read(text: &str) -> Found {
             }
         }
     }
+}
+
+/// The text with every character beyond Latin-1 written as so many `%` as it has bytes, so that places stay the same.
+///
+/// The grammar's scanner asks C's `isdigit` about any character, and that looks into a table of 256: a character far
+/// behind its end ends the process. `%` is a letter of words as those characters are, and of no name.
+fn tame(text: &str) -> Cow<'_, str> {
+    let is_wild = |character: char| character > '\u{ff}';
+    if !text.contains(is_wild) {
+        return Cow::Borrowed(text);
+    }
+    let mut tame = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_wild(character) {
+            true => tame.extend(std::iter::repeat_n('%', character.len_utf8())),
+            false => tame.push(character),
+        }
+    }
+    Cow::Owned(tame)
 }
 
 fn visit(text: &str, node: Node<'_>, found: &mut Found) {
@@ -103,4 +124,32 @@ fn redirection(text: &str, node: Node<'_>) -> Option<Redirection> {
 
 fn source<'a>(text: &'a str, node: Node<'_>) -> &'a str {
     text.get(node.byte_range()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{read, tame};
+
+    // Found by random text: the scanner of the grammar read far behind a table of C's.
+    #[test]
+    fn no_character_reaches_the_tables_of_the_scanner() {
+        for wild in ['\u{100}', '\u{fffd}', '\u{1f600}', '\u{e0001}', '\u{10ffff}'] {
+            for line in
+                [format!("echo {{1{wild}"), format!("echo {{1..2{wild}}}"), format!("a 1{wild}>x {{7{wild},8}}")]
+            {
+                let tame = tame(&line);
+                assert!(tame.len() == line.len() && tame.chars().all(|character| character <= '\u{ff}'), "{tame}");
+                assert!(!read(&line).commands.is_empty(), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn words_are_those_of_the_text_itself() {
+        let found = read("echo \u{754c}\u{1f600} > \u{3000}x; ls \u{e9}");
+        let words: Vec<_> = found.commands.iter().map(|command| command.words.len()).collect();
+        assert_eq!(words, [2, 2]);
+        assert_eq!(found.redirections.len(), 1);
+        assert!(found.doubts.is_empty(), "{:?}", found.doubts);
+    }
 }
