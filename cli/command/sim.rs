@@ -51,10 +51,16 @@ pub(crate) async fn sim(args: SimArgs, with: &Surroundings) -> Result<End, Comma
     match args.what {
         SimCommand::List(args) => list::list(&args),
         SimCommand::Run(args) => run::run(args, with).await,
-        SimCommand::Replay(args) => replay::replay(&args, with),
-        SimCommand::Shrink(args) => shrink::shrink(&args, with),
-        SimCommand::Timeline(args) => picture::timeline(&args, with),
+        SimCommand::Replay(args) => aside(|| replay::replay(&args, with)),
+        SimCommand::Shrink(args) => aside(|| shrink::shrink(&args, with)),
+        SimCommand::Timeline(args) => aside(|| picture::timeline(&args, with)),
     }
+}
+
+/// Does it on a thread of its own: a world has a runtime of its own, which cannot run inside of this one.
+fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let done = std::thread::scope(|threads| threads.spawn(work).join());
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// A scenario by its name, or by its file.

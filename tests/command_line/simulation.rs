@@ -123,3 +123,15 @@ fn a_recorded_session_is_replayed_branched_and_refused_once_it_was_changed() {
     let refused = workspace.run(&["sim", "replay", "--snapshot", &folder]).ends_with(1);
     assert!(refused.err.contains("the log was changed") && refused.err.contains("from byte"), "{}", refused.err);
 }
+
+// A world has a runtime of its own, and the program has one too.
+#[test]
+fn one_world_is_told_and_drawn() {
+    let workspace = Workspace::new();
+    let args = ["sim", "replay", "1", "--scenario", "world-waiting"];
+    assert!(workspace.run(&args).ends_with(0).out.contains("digest"));
+    workspace.run(&["sim", "timeline", "1", "--scenario", "world-waiting", "--html", "world.html"]).ends_with(0);
+    assert!(read(&workspace, "world.html").contains("world-waiting"));
+    let ran = workspace.run(&["sim", "shrink", "1", "--scenario", "world-waiting"]);
+    assert!(ran.err.contains("promise") || ran.out.contains("promise"), "{} {}", ran.out, ran.err);
+}
