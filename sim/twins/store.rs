@@ -187,6 +187,13 @@ impl Store for PretendedStore {
         self.disk.begin_anew(session)
     }
 
+    fn compact(&self, session: &SessionId, through: u64, kept_bytes: u64) -> Result<u64, StoreError> {
+        match self.fate.is_dead() {
+            true => Err(StoreError::NotHeld { session: session.clone() }),
+            false => self.disk.compact(session, through, kept_bytes),
+        }
+    }
+
     fn release(&self, session: &SessionId) {
         if !self.fate.is_dead() {
             self.disk.release(session);
