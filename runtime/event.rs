@@ -209,6 +209,9 @@ pub enum EventKind {
         agent: String,
         /// A few words.
         description: String,
+        /// Whether it goes on after that invocation.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        background: bool,
     },
     /// A child run ended.
     SubagentEnd {
@@ -418,6 +421,7 @@ mod tests {
             parent_invocation: "i".into(),
             agent: "explore".into(),
             description: "d".into(),
+            background: false,
         };
         let end = EventKind::SubagentEnd {
             task_id: "t".into(),
