@@ -313,7 +313,7 @@ impl Child {
         // Its own: they end with it.
         scope.background = scope.no_background(&self.delegation.kernel.effects.clock);
         if let Some(background) = &scope.background {
-            background.hang_on(node);
+            background.hang_on(node, self.delegation.kernel.background_listener(&scope));
         }
         // Its calls are covered by the call that started it, unless it goes on without that.
         scope.facts = facts.is_kept().then(|| Arc::clone(facts));

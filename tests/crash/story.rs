@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use toolwarden::embedding::{Runtime, SessionBuilder};
 use toolwarden::models::{Model, ModelError, ModelRequest, ModelTurn, TurnSink};
 use toolwarden::session::Session;
+use toolwarden_actors::fact_log::LOG_KEPT_BYTES;
 use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::outcome::ToolOutcome;
 use toolwarden_tools::tool::Tool;
@@ -33,6 +34,8 @@ pub(crate) struct Story {
     pub(crate) forks: bool,
     /// Whether every turn of a model is a fact: not so for child runs.
     pub(crate) counts_turns: bool,
+    /// Whether logs are cut as soon as a snapshot holds what is in them.
+    pub(crate) cuts_logs: bool,
     turns: fn() -> Vec<Value>,
 }
 
@@ -43,6 +46,7 @@ pub(crate) const STORIES: [Story; 7] = [
         prompts: &["do three things"],
         forks: false,
         counts_turns: true,
+        cuts_logs: false,
         turns: || {
             let mut turns: Vec<Value> = (0..3).map(|_| calls(&[("count", json!({}))])).collect();
             turns.push(json!({ "text": "three things are done" }));
@@ -55,6 +59,7 @@ pub(crate) const STORIES: [Story; 7] = [
         prompts: &["look around"],
         forks: false,
         counts_turns: true,
+        cuts_logs: false,
         turns: || {
             let peek = |at: usize| ("peek", json!({ "at": at }));
             vec![
@@ -70,6 +75,7 @@ pub(crate) const STORIES: [Story; 7] = [
         prompts: &["first", "second"],
         forks: false,
         counts_turns: true,
+        cuts_logs: false,
         turns: || {
             let each = |when: &str| {
                 [
@@ -81,11 +87,29 @@ pub(crate) const STORIES: [Story; 7] = [
         },
     },
     Story {
+        name: "cut",
+        sessions: &["one"],
+        prompts: &["first", "second", "third"],
+        forks: false,
+        counts_turns: true,
+        cuts_logs: true,
+        turns: || {
+            let each = |when: &str| {
+                [
+                    json!({ "when": when, "calls": [{ "tool": "count", "arguments": { "for": when } }] }),
+                    json!({ "when": when, "text": format!("the answer to {when}") }),
+                ]
+            };
+            ["first", "second", "third"].into_iter().flat_map(each).collect()
+        },
+    },
+    Story {
         name: "beside_each_other",
         sessions: &["one", "two"],
         prompts: &["go"],
         forks: false,
         counts_turns: true,
+        cuts_logs: false,
         turns: || {
             vec![
                 calls(&[("count", json!({})), ("count", json!({ "again": 1 }))]),
@@ -99,6 +123,7 @@ pub(crate) const STORIES: [Story; 7] = [
         prompts: &["nest"],
         forks: false,
         counts_turns: false,
+        cuts_logs: false,
         turns: || {
             let inner = json!([["count", { "inner": 1 }], ["count", { "inner": 2 }]]);
             let task = json!({ "agent": "general", "description": "a part", "prompt": "the part of a child" });
@@ -136,6 +161,7 @@ pub(crate) const STORIES: [Story; 7] = [
         prompts: &["first"],
         forks: true,
         counts_turns: true,
+        cuts_logs: false,
         turns: || {
             vec![
                 calls(&[("count", json!({}))]),
@@ -243,7 +269,8 @@ impl Model for Asked {
 /// Plays a story to its end, from wherever it stands; gives the last answer of each session.
 pub(crate) async fn play(story: &Story, stage: &Stage, steps: Arc<Steps>) -> BTreeMap<String, String> {
     let store = Telling::at(&stage.store(), &stage.folder.join("acknowledged"), Arc::clone(&steps)).unwrap();
-    let runtime = Runtime::builder().store(Arc::new(store)).build().await.unwrap();
+    let kept_bytes = if story.cuts_logs { 0 } else { LOG_KEPT_BYTES };
+    let runtime = Runtime::builder().store(Arc::new(store)).keep_log_bytes(kept_bytes).build().await.unwrap();
     let sessions = story.sessions.iter().map(|name| part(story, stage, &steps, &runtime, name, story.prompts));
     let mut answers: BTreeMap<String, String> = join_all(sessions).await.into_iter().collect();
     if story.forks {
