@@ -6,8 +6,9 @@ use super::{Scenario, ScenarioError};
 use crate::plays;
 
 /// Name and text of each for the machines, by name.
-const MACHINES: [(&str, &str); 20] = [
+const MACHINES: [(&str, &str); 21] = [
     ("absent-person", include_str!("../scenarios/absent-person.toml")),
+    ("background-tasks", include_str!("../scenarios/background-tasks.toml")),
     ("budget-midway", include_str!("../scenarios/budget-midway.toml")),
     ("cancel-storm", include_str!("../scenarios/cancel-storm.toml")),
     ("crash-storm", include_str!("../scenarios/crash-storm.toml")),
