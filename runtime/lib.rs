@@ -35,6 +35,7 @@ pub mod grant_book;
 mod guarded_files;
 pub mod proposal;
 pub mod skill_limits;
+pub mod task_book;
 
 pub mod scope;
 
@@ -54,6 +55,8 @@ pub mod session;
 mod supervision_tree;
 
 pub mod embedding;
+
+pub mod child_host;
 
 pub mod prelude;
 

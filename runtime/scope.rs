@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use toolwarden_actors::background::BackgroundProcesses;
 use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::node::NodeHandle;
-use toolwarden_tools::context::{ChildResults, ChildTask, FanOutPolicy};
+use toolwarden_tools::context::{ChildResults, ChildTask, DelegateError, FanOutPolicy, StartedTask};
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::effects::processes::Leftover;
@@ -28,6 +28,7 @@ use crate::policy::compiled::CompiledPolicy;
 use crate::settlement::projection_policy::ProjectionPolicy;
 use crate::settlement::retained::ContentKeeping;
 use crate::skill_limits::SkillLimits;
+use crate::task_book::TaskBook;
 
 /// What governs and serves the calls of one run, or of the host's direct calls in a session.
 #[derive(Clone)]
@@ -68,6 +69,8 @@ pub struct Scope {
     pub facts: Option<Arc<FactBook>>,
     /// Starts child runs, where there is a model for them.
     pub children: Option<Arc<dyn ChildRuns>>,
+    /// The child runs of the session that the host opened, those of its children too.
+    pub tasks: Arc<TaskBook>,
     /// The session's background processes, where commands may be run.
     pub background: Option<BackgroundProcesses>,
     /// Who sees the raw output of commands, by stream.
@@ -162,5 +165,16 @@ pub trait ChildRuns: Send + Sync {
         invocation: &InvocationId,
         tasks: Vec<ChildTask>,
         policy: FanOutPolicy,
-    ) -> BoxFuture<'static, ChildResults>;
+    ) -> BoxFuture<'static, Result<ChildResults, DelegateError>>;
+
+    /// Starts a task that goes on after the invocation that asked for it.
+    fn background(
+        &self,
+        scope: &Arc<Scope>,
+        invocation: &InvocationId,
+        task: ChildTask,
+    ) -> BoxFuture<'static, Result<StartedTask, DelegateError>>;
+
+    /// Goes on with the tasks in the background that were under way when the session's process ended.
+    fn go_on(&self, scope: &Arc<Scope>);
 }

@@ -3,16 +3,16 @@
 //! Most of that crate reaches the world, and takes minutes to build. What stands here is read from its files, so that
 //! nothing is said twice; only the names of lanes, which stand between tools there, are written down again.
 
-#[path = "../../tools/cancellation.rs"]
+#[path = "../../../tools/cancellation.rs"]
 pub mod cancellation;
-#[path = "../../tools/canonical_json.rs"]
+#[path = "../../../tools/canonical_json.rs"]
 pub mod canonical_json;
-#[path = "../../tools/digest.rs"]
+#[path = "../../../tools/digest.rs"]
 pub mod digest;
-#[path = "../../tools/ids.rs"]
+#[path = "../../../tools/ids.rs"]
 pub mod ids;
 
-#[path = "../../tools/effects/clock.rs"]
+#[path = "../../../tools/effects/clock.rs"]
 pub mod clock;
 
 /// The clock alone.

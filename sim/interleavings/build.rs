@@ -93,7 +93,7 @@ const SOMEWHERE: [(&str, &str, &str); 3] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let actors = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../actors");
+    let actors = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../actors");
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo::rerun-if-changed={}", actors.display());
     for module in MODULES {
@@ -135,7 +135,7 @@ fn replaced(module: &str, text: &str, from: &str, to: &str) -> Result<String, Bo
     match text.matches(from).count() {
         1 => Ok(text.replacen(from, to, 1)),
         times => Err(format!(
-            "actors/{module}.rs holds {times} times, and not once, what interleavings/build.rs looks for: {from}\n=> \
+            "actors/{module}.rs holds {times} times, and not once, what sim/interleavings/build.rs looks for: {from}\n=> \
              write there what stands in the module now"
         )
         .into()),
