@@ -241,6 +241,9 @@ pub enum EventKind {
         agent: String,
         /// A few words.
         description: String,
+        /// Whether it goes on after that invocation.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        background: bool,
     },
     /// A child run ended.
     SubagentEnd {
@@ -490,6 +493,7 @@ mod tests {
             parent_invocation: "i".into(),
             agent: "explore".into(),
             description: "d".into(),
+            background: false,
         };
         let end = EventKind::SubagentEnd {
             task_id: "t".into(),

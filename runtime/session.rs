@@ -4,6 +4,7 @@
 //! Closing the session, or dropping its last handle, cancels everything in it, waits for it, and gives a session that
 //! is kept free for others.
 
+pub mod task;
 pub mod verify;
 
 use std::io::Read;
@@ -32,7 +33,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
 use toolwarden_tools::tool::ToolSpec;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Agents};
 use crate::call_result::CallResult;
 use crate::event::{Event, EventKind, TurnUsage};
 use crate::fact_book::{FactBook, FactBookError};
@@ -75,6 +76,7 @@ struct SessionShared {
     asked: AskedRuns,
     asks: AtomicU64,
     facts: Arc<FactBook>,
+    agents: Agents,
     keeper: Weak<Keeper>,
     recovery: Recovery,
     ended: Shared<BoxFuture<'static, ()>>,
@@ -128,6 +130,7 @@ pub enum SessionError {
 pub(crate) struct SessionPlan {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) agent: Arc<Agent>,
+    pub(crate) agents: Agents,
     pub(crate) limits: RunLimits,
 }
 
@@ -184,7 +187,8 @@ pub enum CancelTarget {
     Call(InvocationId),
     /// The runs there are, those that wait for their turn too, with all their calls.
     Run,
-    /// Every run and every call of the host's own. The session stays open, and its background processes run on.
+    /// Every run, every call of the host's own, and every task in the background. The session stays open, and its
+    /// background processes run on.
     Everything,
 }
 
@@ -202,6 +206,7 @@ impl Session {
         let weak = keeper.as_ref().map(Arc::downgrade).unwrap_or_default();
         let (runs, requests) = mpsc::channel(WAITING_RUNS_MAX);
         let (opened, opens) = oneshot::channel();
+        let agents = plan.agents.clone();
         let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
         let (its_kernel, its_scope) = (Arc::clone(&kernel), Arc::clone(&scope));
         let is_told = Arc::new(AtomicBool::new(false));
@@ -222,7 +227,8 @@ impl Session {
         // The least that a map of this kind can be split into: it holds a handful of runs.
         let asked = AskedRuns::new(DashMap::with_shard_amount(2));
         let asks = AtomicU64::new(0);
-        let shared = SessionShared { kernel, scope, node, runs, asked, asks, facts, keeper: weak, recovery, ended };
+        let shared =
+            SessionShared { kernel, scope, node, runs, asked, asks, facts, agents, keeper: weak, recovery, ended };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -417,7 +423,11 @@ impl Session {
         match target {
             CancelTarget::Call(id) => kernel.cancel_calls(session, Some(id), reason),
             CancelTarget::Run => any,
-            CancelTarget::Everything => kernel.cancel_calls(session, None, reason) || any,
+            CancelTarget::Everything => {
+                // Before their calls, or their models would be asked what to do about those.
+                any |= self.shared.scope.tasks.cancel_background(reason);
+                kernel.cancel_calls(session, None, reason) || any
+            }
         }
     }
 
@@ -722,6 +732,10 @@ async fn live(
     if let Some(background) = &scope.background {
         background.hang_on(&node, kernel.background_listener(scope));
     }
+    scope.tasks.hang_on(&node);
+    if let Some(children) = &scope.children {
+        children.go_on(scope);
+    }
     if opened.send(Ok(node.clone())).is_ok() {
         loop {
             tokio::select! {
@@ -738,6 +752,7 @@ async fn live(
     }
     // No more runs; what still runs is told to end, and waited for.
     requests.close();
+    scope.tasks.close(node.cancellation().reason().cloned().unwrap_or(CancelReason::SessionClosed));
     node.cancel(CancelReason::SessionClosed);
     node.children_settled().await;
     // Parts that are gone have nothing left to close.

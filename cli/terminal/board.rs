@@ -275,6 +275,7 @@ mod tests {
                     parent_invocation: "t".into(),
                     agent: "explore".into(),
                     description: "lanes\nand more".into(),
+                    background: false,
                 },
             ),
             ("c", EventKind::AgentStart { prompt: "p".into(), model: "builtin:research".into() }),

@@ -41,8 +41,19 @@ pub struct ModelConfig {
     pub providers: BTreeMap<Provider, ProviderConfig>,
     /// When a request is sent again.
     pub retries: RetryPolicy,
+    /// Where agents are found.
+    pub agents: AgentFolders,
     /// What each command may use.
     pub commands: CommandLimits,
+}
+
+/// The folders that agents are read from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AgentFolders {
+    /// The person's own; one that is not absolute stands beside the settings.
+    pub folder: Option<String>,
+    /// A folder of every workspace.
+    pub workspace_folder: Option<String>,
 }
 
 /// The settings of one provider's models; what is not set is left to defaults.
@@ -174,6 +185,11 @@ impl Reader<'_> {
                     }
                     other => reader.unknown(key, other, "attempts and max_wait_s"),
                 }),
+                "agents" => self.each_entry(value, |reader, (key, value)| match key.get_ref().as_ref() {
+                    "folder" => config.agents.folder = reader.text(key, value),
+                    "workspace_folder" => config.agents.workspace_folder = reader.text(key, value),
+                    other => reader.unknown(key, other, "folder and workspace_folder"),
+                }),
                 "commands" => self.each_entry(value, |reader, (key, value)| match key.get_ref().as_ref() {
                     "max_processes" => {
                         let most = reader.whole(key, value, PROCESSES_MAX);
@@ -185,7 +201,7 @@ impl Reader<'_> {
                     }
                     other => reader.unknown(key, other, "max_processes and max_memory_mib"),
                 }),
-                other => self.unknown(key, other, "[providers.NAME], [retry] and [commands]"),
+                other => self.unknown(key, other, "[providers.NAME], [retry], [commands] and [agents]"),
             }
         }
     }
@@ -307,6 +323,10 @@ mod tests {
     use crate::models::TokenUsage;
 
     const WHOLE: &str = r#"
+[agents]
+folder = "agents"
+workspace_folder = ".toolwarden/agents"
+
 [retry]
 attempts = 2
 max_wait_s = 30
@@ -330,6 +350,8 @@ context_tokens = 0x2000
     fn settings_are_read() {
         let config = ModelConfig::from_toml(WHOLE, "f").unwrap();
         assert_eq!((config.retries.attempts_max, config.retries.asked_wait_max), (2, Duration::from_secs(30)));
+        assert_eq!(config.agents.folder.as_deref(), Some("agents"));
+        assert_eq!(config.agents.workspace_folder.as_deref(), Some(".toolwarden/agents"));
         let claude = &config.providers[&Provider::Anthropic];
         assert_eq!((claude.key_variable.as_deref(), claude.thinking_tokens_max), (Some("MY_KEY"), Some(2000)));
         assert_eq!(claude.timeouts().idle, Duration::from_millis(1500));
@@ -348,10 +370,10 @@ context_tokens = 0x2000
     #[test]
     fn every_fault_is_told_with_its_line_and_without_its_value() {
         let text = "[providers.openai]\napi_key = 7\napi_keys = \"sk-secret\"\nstream = \"yes\"\ncontext_tokens = -1\n\
-                    idle_timeout_s = 0\nbase_url = \"\"\n\n[providers.other]\nx = 1\n[models]\n[retry]\nattempts = 99\n";
+                    idle_timeout_s = 0\nbase_url = \"\"\n\n[providers.other]\nx = 1\n[models]\n[retry]\nattempts = 99\n[agents]\nfolder = 3\nfolders = \"x\"\n";
         let error = ModelConfig::from_toml(text, "toolwarden.toml").unwrap_err();
         let lines: Vec<usize> = error.faults.iter().map(|fault| fault.line).collect();
-        assert_eq!(lines, [2, 3, 4, 5, 6, 7, 9, 11, 13], "{error}");
+        assert_eq!(lines, [2, 3, 4, 5, 6, 7, 9, 11, 13, 15, 16], "{error}");
         let told = error.to_string();
         assert!(told.starts_with("toolwarden.toml:2: api_key is a text"), "{told}");
         assert!(told.contains("no setting \"api_keys\"") && !told.contains("sk-secret"), "{told}");
