@@ -141,7 +141,7 @@ pub fn fold(session: &SessionId, found: Recovered, accepts_damage: bool) -> Resu
         }
         Some(Ok((kept, head))) => {
             // A log that was forked has nothing before the snapshot, and needs nothing there.
-            let reaches = last.unwrap_or(head.log_from - 1);
+            let reaches = last.unwrap_or(head.log_from.saturating_sub(1));
             log_is_short = reaches < head.position;
             if log_is_short && !accepts_damage {
                 return Err(short_log(session, reaches, head.position));
