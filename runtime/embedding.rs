@@ -43,6 +43,7 @@ use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
 use crate::agent::Agents;
 use crate::agent::file::{AgentFile, AgentFilesError, ModelNames, NoModelNames};
 use crate::command_output::CommandOutput;
+use crate::content_adapter::{ContentAdapter, ContentBinding, ContentBindingError};
 use crate::delegation::{Delegating, Delegation};
 use crate::event::Event;
 use crate::facts::Settings;
@@ -62,6 +63,7 @@ use crate::scope::Confirming;
 use crate::scope::{CallLimits, Scope};
 use crate::session::{Session, SessionError, SessionFacts, SessionPlan};
 use crate::settlement::projection_policy::ProjectionPolicy;
+use crate::settlement::retained::ContentKeeping;
 use crate::settlement::sanitise::{Sanitiser, SanitiserError, SecurityProvider};
 use crate::skill_limits::SkillLimits;
 use crate::supervision_tree::{MakeSink, SupervisionTree};
@@ -130,6 +132,9 @@ pub enum BuildError {
     /// The session cannot be kept, or cannot go on.
     #[error(transparent)]
     Resume(#[from] ResumeError),
+    /// The content adapter cannot be one.
+    #[error(transparent)]
+    Content(#[from] ContentBindingError),
     /// Commands cannot be limited as was asked for.
     #[error("commands cannot be limited as was asked for: {0}")]
     Limits(Unavailable),
@@ -456,6 +461,7 @@ impl Runtime {
             leftover: Leftover::default(),
             sandbox: Confinement::default(),
             command_limits: CommandLimits::default(),
+            content_adapter: None,
         }
     }
 
@@ -561,6 +567,7 @@ pub struct SessionBuilder {
     leftover: Leftover,
     sandbox: Confinement,
     command_limits: CommandLimits,
+    content_adapter: Option<Arc<dyn ContentAdapter>>,
 }
 
 impl SessionBuilder {
@@ -789,6 +796,15 @@ impl SessionBuilder {
         self
     }
 
+    /// Who keeps the original of every result and of every changed text, outside of this runtime and for good; nobody,
+    /// when not said. A result that it does not keep is not shown. It is pinned: a session goes on with the same adapter
+    /// and with no other.
+    #[must_use]
+    pub fn content_adapter(mut self, adapter: Arc<dyn ContentAdapter>) -> Self {
+        self.content_adapter = Some(adapter);
+        self
+    }
+
     /// What each command may use at the most, those of child runs and background processes included; no bounds, when
     /// not said. It takes a runner with a shim ([`SystemProcesses::with_shim`]), which then holds every command in a
     /// cgroup. It is tried out when the session opens; a session whose limits cannot be held does not open.
@@ -826,7 +842,9 @@ impl SessionBuilder {
             (Some(damage), Some(log)) => Some(Reopened::open(log, &session, damage).await?),
             (Some(_), None) => return Err(ResumeError::NoStore.into()),
         };
-        let (workspace, settings) = self.settle(&parts, &session, reopened.as_ref())?;
+        let content = self.content_adapter.clone().map(ContentKeeping::new).transpose()?;
+        let binding = content.as_ref().map(|content| content.binding().clone());
+        let (workspace, settings) = self.settle(&parts, &session, reopened.as_ref(), binding)?;
         let agents = self.all_agents(&workspace).await?;
         let Some(agent) = agents.get(&settings.agent).cloned() else {
             let known: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();
@@ -880,6 +898,7 @@ impl SessionBuilder {
             confirming: self.confirming,
             limits: self.calls,
             projection,
+            content,
             ancestry: Vec::new(),
             facts: None,
             children: Some(Arc::new(Delegating(children))),
@@ -920,6 +939,7 @@ impl SessionBuilder {
         parts: &Parts,
         session: &SessionId,
         reopened: Option<&Reopened>,
+        immutable_content_adapter: Option<ContentBinding>,
     ) -> Result<(Workspace, Settings), BuildError> {
         let kept = reopened.map(Reopened::settings).transpose()?.cloned();
         let capabilities = self.capabilities.or(kept.as_ref().map(|kept| kept.capabilities));
@@ -951,6 +971,7 @@ impl SessionBuilder {
             tool_result_transform_policy: self.projection.clone().unwrap_or_default(),
             skill: skill.clone(),
             sandbox: sandbox.clone(),
+            immutable_content_adapter: immutable_content_adapter.clone(),
             model: RESEARCH_NAME.to_owned(),
             permission_policy: PermissionPolicy::default(),
             budget: BudgetLimits::default(),
@@ -964,6 +985,7 @@ impl SessionBuilder {
                 tool_result_transform_policy: self.projection.clone(),
                 skill,
                 sandbox,
+                immutable_content_adapter,
             };
             check(session, kept, &asked)?;
         }

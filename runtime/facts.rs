@@ -14,6 +14,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId};
 use toolwarden_tools::workspace::WorkspaceCapabilities;
 
+use crate::content_adapter::ContentBinding;
 use crate::models::{ModelTurn, TokenUsage, ToolResult};
 use crate::policy::{PermissionPolicy, Rule};
 use crate::run_status::RunStatus;
@@ -157,6 +158,9 @@ pub struct Settings {
     /// Pinned: what the kernel keeps commands from, in words; `off` for nothing.
     #[serde(default = "off")]
     pub sandbox: String,
+    /// Pinned: who keeps what results are made of, where a host has somebody for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub immutable_content_adapter: Option<ContentBinding>,
     /// Who answers.
     pub model: String,
     /// What models are allowed.

@@ -4,6 +4,8 @@
 //! listed ground first, and a module imports only from those above its own line. Embedders start at
 //! [`Runtime::builder`] and may import [`prelude`].
 
+pub mod content_adapter;
+
 pub mod call_result;
 pub mod command_output;
 pub mod lanes;

@@ -285,7 +285,7 @@ impl Loop<'_> {
         let mut answer = self.ask(&request, number).await;
         if let Err(Stopped::ContextFull) = answer {
             // The provider counts otherwise than we do: what is shortened now, fits then.
-            let window = self.plan.model.context_tokens().unwrap_or(0).min(estimate(&request));
+            let window = self.plan.model.context_tokens().unwrap_or(u64::MAX).min(estimate(&request));
             if let Err(status) = self.make_room(window, true).await? {
                 return Ok(Err(status));
             }

@@ -26,6 +26,7 @@ use crate::grant_book::GrantBook;
 use crate::hook::Hook;
 use crate::policy::compiled::CompiledPolicy;
 use crate::settlement::projection_policy::ProjectionPolicy;
+use crate::settlement::retained::ContentKeeping;
 use crate::skill_limits::SkillLimits;
 use crate::task_book::TaskBook;
 
@@ -60,6 +61,8 @@ pub struct Scope {
     pub limits: CallLimits,
     /// How outputs are projected.
     pub projection: ProjectionPolicy,
+    /// The host's own keeping of what results are made of.
+    pub content: Option<ContentKeeping>,
     /// The nesting tools that this scope's calls are inside of, outermost first.
     pub ancestry: Vec<ToolName>,
     /// The facts of the session, where they are kept and the calls are its own.

@@ -44,6 +44,7 @@ pub mod watchers;
 pub mod planted;
 
 pub mod stage;
+pub mod staleness;
 
 pub mod scenario;
 pub mod world;

@@ -30,13 +30,14 @@ pub struct PlayFileError {
 }
 
 /// The shipped files, by name.
-pub const SHIPPED: [(&str, &str); 23] = [
+pub const SHIPPED: [(&str, &str); 24] = [
     ("world-bad-disk", include_str!("scenarios/world-bad-disk.toml")),
     ("world-budget-midway", include_str!("scenarios/world-budget-midway.toml")),
     ("world-cancel-storm", include_str!("scenarios/world-cancel-storm.toml")),
     ("world-compaction", include_str!("scenarios/world-compaction.toml")),
     ("world-confirmation-races", include_str!("scenarios/world-confirmation-races.toml")),
     ("world-crash-and-resume", include_str!("scenarios/world-crash-and-resume.toml")),
+    ("world-download-in-parts", include_str!("scenarios/world-download-in-parts.toml")),
     ("world-downloads", include_str!("scenarios/world-downloads.toml")),
     ("world-edits", include_str!("scenarios/world-edits.toml")),
     ("world-everything", include_str!("scenarios/world-everything.toml")),
