@@ -6,6 +6,7 @@
 //! child it is told to have begun and ended once each, and the first word about its end is the one that counts.
 
 mod child;
+mod form;
 mod remote;
 
 use std::sync::Arc;
@@ -114,7 +115,7 @@ impl Delegation {
         let book = &scope.tasks;
         book.count_in(1)?;
         let child = Child { background: true, ..self.child(&scope, &invocation, task) };
-        let opens = book.register(child.listed(), scope.run.clone())?;
+        let opens = book.register(child.listed(), scope.run.clone()).inspect_err(|_| book.count_out(1))?;
         let child = Arc::new(child);
         let (kept, whole) = child.task_to_keep(book.facts());
         let start = BackgroundStart { invocation, run: scope.run.clone(), task: kept, whole };

@@ -23,8 +23,11 @@ use crate::models::Message;
 
 /// Most child runs that are listed; beyond it the one that ended first is forgotten.
 pub const LISTED_TASKS_MAX: usize = 1024;
-/// Most conversations of child runs that are kept after they have ended.
+/// Most conversations and whole answers of child runs that are kept after they have ended; of the answers of those that
+/// ended before, [`KEPT_ANSWER_BYTES`] are.
 pub const KEPT_TRANSCRIPTS_MAX: usize = 32;
+/// What is kept of an older answer, in bytes.
+pub const KEPT_ANSWER_BYTES: usize = 4000;
 
 /// How many child runs a session may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +109,8 @@ struct Pages {
     numbers: BTreeMap<TaskId, u64>,
     /// Those that have ended, the first to be forgotten in front.
     ended: VecDeque<u64>,
-    transcripts: VecDeque<u64>,
+    /// Those of them whose conversation and whole answer are kept.
+    whole: VecDeque<u64>,
 }
 
 struct Entry {
@@ -129,7 +133,7 @@ impl TaskBook {
             entries: BTreeMap::new(),
             numbers: BTreeMap::new(),
             ended: VecDeque::new(),
-            transcripts: VecDeque::new(),
+            whole: VecDeque::new(),
         };
         let (started, node) = (AtomicU64::new(0), OnceLock::new());
         Arc::new(Self { limits, started, facts, node, pages: Mutex::new(pages) })
@@ -171,6 +175,11 @@ impl TaskBook {
         }
     }
 
+    /// Takes back what was counted of child runs that were not started.
+    pub(crate) fn count_out(&self, children: usize) {
+        self.started.fetch_sub(u64::try_from(children).unwrap_or(0), Ordering::AcqRel);
+    }
+
     /// Lists a child run that its call waits for.
     pub(crate) fn list(&self, task: SubagentTask) {
         self.pages().enter(task, None);
@@ -208,18 +217,8 @@ impl TaskBook {
 
     /// The conversation of a listed child run.
     pub(crate) fn transcribe(&self, task: &TaskId, facts: &Arc<FactBook>) {
-        let mut pages = self.pages();
-        let Some(number) = pages.numbers.get(task).copied() else { return };
-        if let Some(entry) = pages.entries.get_mut(&number) {
+        if let Some(entry) = self.pages().entry(task) {
             entry.transcript = Some(Arc::clone(facts));
-        }
-        pages.transcripts.push_back(number);
-        if pages.transcripts.len() > KEPT_TRANSCRIPTS_MAX {
-            let gone = pages.transcripts.pop_front();
-            let gone = gone.and_then(|number| pages.entries.get_mut(&number));
-            if let Some(entry) = gone {
-                entry.transcript = None;
-            }
         }
     }
 
@@ -250,6 +249,7 @@ impl TaskBook {
         (entry.gate, entry.canceller) = (None, None);
         entry.result.send_replace(Some(Arc::clone(result)));
         pages.ended.push_back(number);
+        pages.whole.push_back(number);
         pages.forget_old();
         Some(told)
     }
@@ -372,6 +372,21 @@ impl Pages {
     }
 
     fn forget_old(&mut self) {
+        while self.whole.len() > KEPT_TRANSCRIPTS_MAX {
+            let Some(number) = self.whole.pop_front() else { return };
+            if let Some(entry) = self.entries.get_mut(&number) {
+                entry.transcript = None;
+                entry.result.send_if_modified(|result| match result {
+                    Some(result) if result.output.len() > KEPT_ANSWER_BYTES => {
+                        let end = result.output.floor_char_boundary(KEPT_ANSWER_BYTES);
+                        let output = result.output[..end].to_owned();
+                        *result = Arc::new(ChildResult { output, ..ChildResult::clone(result) });
+                        true
+                    }
+                    _ => false,
+                });
+            }
+        }
         while self.entries.len() > LISTED_TASKS_MAX {
             let Some(number) = self.ended.pop_front() else { return };
             if let Some(entry) = self.entries.remove(&number) {
@@ -399,7 +414,10 @@ mod tests {
     use toolwarden_tools::cancellation::CancelReason;
     use toolwarden_tools::context::{ChildResult, DelegateError};
 
-    use super::{LISTED_TASKS_MAX, SubagentStatus, SubagentTask, TaskBook, TaskLimits, ToldEnd};
+    use super::{
+        KEPT_ANSWER_BYTES, KEPT_TRANSCRIPTS_MAX, LISTED_TASKS_MAX, SubagentStatus, SubagentTask, TaskBook, TaskLimits,
+        ToldEnd,
+    };
     use crate::fact_book::FactBook;
 
     fn task(number: usize, background: bool) -> SubagentTask {
@@ -438,6 +456,8 @@ mod tests {
         let book = book(TaskLimits { total_max: 3, ..TaskLimits::default() });
         book.count_in(2).unwrap();
         assert_eq!(book.count_in(2), Err(DelegateError::Spent { total_max: 3, left: 1 }));
+        book.count_in(1).unwrap();
+        book.count_out(1);
         book.count_in(1).unwrap();
         assert_eq!(book.count_in(1), Err(DelegateError::Spent { total_max: 3, left: 0 }));
     }
@@ -483,9 +503,17 @@ mod tests {
         book.list(task(0, false));
         for number in 1..LISTED_TASKS_MAX + 50 {
             book.list(task(number, false));
-            book.ended(&result(number, true));
+            let long = ChildResult { output: "x".repeat(5_000), ..ChildResult::clone(&result(number, true)) };
+            book.ended(&Arc::new(long));
         }
         assert_eq!(book.tasks().len(), LISTED_TASKS_MAX);
+        let kept = |number: usize| {
+            let pages = book.pages();
+            let entry = &pages.entries[&u64::try_from(number + 1).unwrap()];
+            entry.result.borrow().as_ref().unwrap().output.len()
+        };
+        let last = LISTED_TASKS_MAX + 49;
+        assert_eq!((kept(last), kept(last - KEPT_TRANSCRIPTS_MAX)), (5_000, KEPT_ANSWER_BYTES));
         assert!(book.task(&"task-0".into()).is_some() && book.task(&"task-1".into()).is_none());
     }
 }

@@ -13,6 +13,7 @@ use toolwarden_tools::effects::store::{OnDamage, StoreError};
 use toolwarden_tools::ids::{InvocationId, SessionId, TaskId};
 use toolwarden_tools::workspace::seen::SeenFiles;
 
+use super::form::{fitting, prompt_with_form};
 use super::{Delegation, SUBAGENT_OUTPUT_BYTES_MAX};
 use crate::agent::Agent;
 use crate::event::EventKind;
@@ -186,9 +187,29 @@ impl Child {
                     true => outcome.text,
                     false => outcome.status.to_string(),
                 };
-                Work { success, output, anchors: outcome.source_anchors, structured: None }
+                self.in_form(Work { success, output, anchors: outcome.source_anchors, structured: None })
             }
             Err(why) => Work::failed(why),
+        }
+    }
+
+    /// Holds an answer to the form that was asked for.
+    fn in_form(&self, work: Work) -> Work {
+        let Some(schema) = self.task.output_schema.as_ref().filter(|_| work.success) else { return work };
+        match fitting(&work.output, schema) {
+            Ok(structured) => Work { structured: Some(structured), ..work },
+            Err(why) => {
+                let output = format!("the answer does not have the form that was asked for ({why}):\n{}", work.output);
+                Work { success: false, output, ..work }
+            }
+        }
+    }
+
+    /// What it is asked, with the form of the answer.
+    fn prompt(&self) -> String {
+        match &self.task.output_schema {
+            Some(schema) => prompt_with_form(&self.task.prompt, schema),
+            None => self.task.prompt.clone(),
         }
     }
 
@@ -271,7 +292,7 @@ impl Child {
         match under_way {
             Some(_) => self.charge(account, &facts).await,
             None => {
-                let text = facts.fit_to_keep(&kernel.sanitiser, self.task.prompt.clone());
+                let text = facts.fit_to_keep(&kernel.sanitiser, self.prompt());
                 let asked = Fact::UserMessage { run: plan.run.clone(), text, bounds: plan.bounds() };
                 facts.record(asked).await.map_err(|error| error.to_string())?;
             }

@@ -225,7 +225,7 @@ async fn there_are_so_many_tasks_and_no_more() {
     let turns: Vec<Value> = child().into_iter().chain([nested, json!({"when": "nested", "text": "went on"})]).collect();
     let session = builder
         .model(script(&turns))
-        .task_limits(TaskLimits { background_max: 1, total_max: 3, width: 1 })
+        .task_limits(TaskLimits { background_max: 1, total_max: 2, width: 1 })
         .open()
         .await
         .unwrap();
@@ -239,7 +239,7 @@ async fn there_are_so_many_tasks_and_no_more() {
     assert!(refused.iter().any(|end| end["output"].as_str().unwrap().contains("no background tasks")), "{refused:?}");
     gate.let_go(1);
     session.subagent_result(&id).await.unwrap();
-    // Three were counted: the one that runs, the one that was refused, the one with the nested call.
+    // Two were started: the one in the background, and the one with the nested call.
     let spent = session.tool("task", task("the work")).await.unwrap();
     assert_eq!(spent.error_kind, Some(ToolErrorKind::BudgetExhausted { resource: "child_runs".into() }));
     world.at_rest(&[&session]).await;

@@ -8,7 +8,6 @@ pub mod containment;
 mod left;
 #[cfg(test)]
 pub(crate) mod marked;
-mod pace;
 mod pipes;
 pub mod shim;
 pub mod system;
