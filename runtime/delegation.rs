@@ -215,7 +215,8 @@ impl Child {
         let limits = self.limits.clone();
         let plan = RunPlan { run, model: Arc::clone(&self.model), agent, limits, end_told: end_told.clone() };
         let facts = FactBook::in_memory();
-        let asked = Fact::UserMessage { run: plan.run.clone(), text: self.task.prompt.clone(), bounds: plan.bounds() };
+        let (text, pictures) = (self.task.prompt.clone(), Vec::new());
+        let asked = Fact::UserMessage { run: plan.run.clone(), text, pictures, bounds: plan.bounds() };
         facts.record(asked).await.map_err(|error| error.to_string())?;
         let kernel = Arc::clone(&self.kernel);
         let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };

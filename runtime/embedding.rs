@@ -734,6 +734,7 @@ impl SessionBuilder {
             projection: settings.tool_result_transform_policy.clone(),
             ancestry: Vec::new(),
             facts: None,
+            model: Some(Arc::clone(&model)),
             children: Some(children),
             background: None,
             command_output: self.command_output,

@@ -15,6 +15,7 @@ pub mod session_span;
 pub mod settlement;
 pub mod shell;
 
+pub mod structured;
 pub mod verification;
 
 pub mod event;
@@ -53,6 +54,7 @@ mod supervision_tree;
 
 pub mod embedding;
 
+pub mod evaluation;
 pub mod prelude;
 
 pub use embedding::Runtime;
