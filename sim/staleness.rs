@@ -224,6 +224,7 @@ fn context(fate: &Fate, files: Arc<dyn Files>) -> ToolContext {
         spool: Arc::new(NoSpool),
         web: None,
         invoke: None,
+        generate: None,
         delegate: None,
         background: None,
     }
@@ -249,7 +250,12 @@ mod tests {
         let (plan, mut met) = (Staleness::default(), BTreeSet::new());
         for seed in 0..SEEDS {
             let story = seeded(&plan, seed);
-            assert_eq!(story.violation, None, "seed {seed}: {:#?}", run(&plan, Choices::from_seed(seed), Telling::Whole));
+            assert_eq!(
+                story.violation,
+                None,
+                "seed {seed}: {:#?}",
+                run(&plan, Choices::from_seed(seed), Telling::Whole)
+            );
             met.extend(story.coverage);
         }
         println!("{met:?}");

@@ -260,7 +260,6 @@ async fn a_contract_that_is_sent_again_is_done_once() {
             rounds_max: 2,
         },
         prompt: "look".into(),
-        output_schema: None,
         policies: vec![json!({"allow": ["ls"]})],
         budget: ContractBudget::default(),
         timeout_ms: None,
