@@ -110,7 +110,12 @@ fn facts() -> Vec<Fact> {
         let output = "a line of some forty bytes, as files have\n".repeat(8);
         let result = ToolResult { call_id: call.clone(), tool: "read".into(), output, success: true };
         facts.extend([
-            Fact::UserMessage { run: format!("r{number}").into(), text: "and then?".to_owned(), bounds },
+            Fact::UserMessage {
+                run: format!("r{number}").into(),
+                text: "and then?".to_owned(),
+                pictures: Vec::new(),
+                bounds,
+            },
             turn(ModelTurn::calling("let me look", vec![wanted])),
             Fact::CallBound {
                 call,

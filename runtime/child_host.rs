@@ -185,9 +185,6 @@ fn check(contract: &ChildContract) -> Result<(), String> {
     if contract.policies.is_empty() {
         return Err("the contract names no policy, so nothing is allowed".to_owned());
     }
-    if contract.output_schema.is_some() {
-        return Err("answers in a form of their own are not made here; leave output_schema out".to_owned());
-    }
     Ok(())
 }
 
@@ -234,7 +231,7 @@ async fn carry_out(
                 true => outcome.text,
                 false => outcome.status.to_string(),
             };
-            ChildAnswer { success, output, structured: None, source_anchors: outcome.source_anchors, used }
+            ChildAnswer { success, output, source_anchors: outcome.source_anchors, used }
         }
         Err(error) => ChildAnswer { used, ..failed(error.to_string()) },
     }
@@ -276,5 +273,5 @@ async fn open(shared: &Shared, contract: &ChildContract) -> Result<Session, Stri
 }
 
 fn failed(output: String) -> ChildAnswer {
-    ChildAnswer { success: false, output, structured: None, source_anchors: Vec::new(), used: ContractUse::default() }
+    ChildAnswer { success: false, output, source_anchors: Vec::new(), used: ContractUse::default() }
 }

@@ -901,6 +901,7 @@ impl SessionBuilder {
             content,
             ancestry: Vec::new(),
             facts: None,
+            model: Some(Arc::clone(&model)),
             children: Some(Arc::new(Delegating(children))),
             tasks: TaskBook::new(self.task_limits, Arc::clone(&kept.facts)),
             background: None,

@@ -15,6 +15,7 @@ use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId};
 use toolwarden_tools::workspace::WorkspaceCapabilities;
 
 use crate::content_adapter::ContentBinding;
+use crate::models::picture::Picture;
 use crate::models::{ModelTurn, TokenUsage, ToolResult};
 use crate::policy::{PermissionPolicy, Rule};
 use crate::run_status::RunStatus;
@@ -33,6 +34,9 @@ pub enum Fact {
         run: RunId,
         /// Their words.
         text: String,
+        /// Pictures before the words.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pictures: Vec<Picture>,
         /// The bounds that the run has for all of its life.
         bounds: RunBounds,
     },

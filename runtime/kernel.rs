@@ -4,6 +4,7 @@
 //! Whatever happens to a call (it is refused, cancelled, runs late, panics, is dropped by its caller, never
 //! starts because its session closes) it has exactly one ending in the journal, and its leases are home by then.
 
+pub mod model_port;
 mod nested;
 
 use std::panic::AssertUnwindSafe;
@@ -53,6 +54,7 @@ use crate::governance::recursion::Guarded;
 use crate::governance::schema::WellFormed;
 use crate::governance::skill::Narrowed;
 use crate::guarded_files::GuardedFiles;
+use crate::kernel::model_port::ModelPort;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
 use crate::models::gate::ModelGate;
@@ -654,6 +656,16 @@ fn context(
             false => Web::offline(),
         }),
         invoke: needs.invoke.then(|| Arc::new(nested()) as _),
+        generate: match &scope.model {
+            Some(model) if needs.generate => Some(Arc::new(ModelPort {
+                kernel: Arc::clone(kernel),
+                scope: Arc::clone(scope),
+                model: Arc::clone(model),
+                holder: passage.id.clone(),
+                cancel: node.cancellation().clone(),
+            }) as _),
+            _ => None,
+        },
         delegate: match &scope.children {
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),
             _ => None,

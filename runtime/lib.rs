@@ -17,6 +17,7 @@ pub mod session_span;
 pub mod settlement;
 pub mod shell;
 
+pub mod structured;
 pub mod verification;
 
 pub mod event;
@@ -57,6 +58,7 @@ mod supervision_tree;
 pub mod embedding;
 
 pub mod child_host;
+pub mod evaluation;
 
 pub mod prelude;
 

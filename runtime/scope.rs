@@ -24,6 +24,7 @@ use crate::command_output::CommandOutput;
 use crate::fact_book::FactBook;
 use crate::grant_book::GrantBook;
 use crate::hook::Hook;
+use crate::models::Model;
 use crate::policy::compiled::CompiledPolicy;
 use crate::settlement::projection_policy::ProjectionPolicy;
 use crate::settlement::retained::ContentKeeping;
@@ -67,6 +68,8 @@ pub struct Scope {
     pub ancestry: Vec<ToolName>,
     /// The facts of the session, where they are kept and the calls are its own.
     pub facts: Option<Arc<FactBook>>,
+    /// Who answers tools that ask for objects.
+    pub model: Option<Arc<dyn Model>>,
     /// Starts child runs, where there is a model for them.
     pub children: Option<Arc<dyn ChildRuns>>,
     /// The child runs of the session that the host opened, those of its children too.

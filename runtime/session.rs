@@ -4,6 +4,7 @@
 //! Closing the session, or dropping its last handle, cancels everything in it, waits for it, and gives a session that
 //! is kept free for others.
 
+pub mod object;
 pub mod task;
 pub mod verify;
 
@@ -41,6 +42,7 @@ use crate::facts::Fact;
 use crate::keeper::Keeper;
 use crate::kernel::{ActiveTool, Kernel};
 use crate::models::Model;
+use crate::models::picture::{PICTURES_MAX, Picture, PictureError};
 use crate::origin::Origin;
 use crate::proposal::Proposal;
 use crate::resume::{Recovery, ResumeError};
@@ -112,6 +114,9 @@ pub enum SessionError {
     /// What happened cannot be stored, or what was stored cannot be used.
     #[error(transparent)]
     Store(#[from] ResumeError),
+    /// Pictures cannot be put into a prompt.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
     /// A typed helper's call failed.
     #[error("{}: {}", .0.name, .0.output)]
     Failed(Box<CallResult>),
@@ -157,11 +162,17 @@ impl SessionFacts {
 struct RunRequest {
     run: RunId,
     /// None goes on with the run that is under way.
-    prompt: Option<String>,
+    prompt: Option<Prompt>,
     reply: oneshot::Sender<RunOutcome>,
     /// Given when the run is to end, also while it waits for its turn.
     cancel: Cancellation,
     listed: ListedRun,
+}
+
+/// What a run is asked.
+struct Prompt {
+    text: String,
+    pictures: Vec<Picture>,
 }
 
 /// What was asked of a session and has no answer yet, in the order it was asked, also while it waits; one run may be asked
@@ -276,6 +287,18 @@ impl Session {
     /// # Errors
     /// [`SessionError::Closed`] and [`SessionError::Busy`]. A run that fails is an outcome, not an error.
     pub async fn run(&self, prompt: &str) -> Result<RunOutcome, SessionError> {
+        self.run_with_pictures(prompt, Vec::new()).await
+    }
+
+    /// As [`Self::run`], with pictures before the words. They stay in the conversation, and are sent with every turn.
+    ///
+    /// # Errors
+    /// As [`Self::run`], and [`SessionError::Picture`] when there are more than [`PICTURES_MAX`].
+    pub async fn run_with_pictures(&self, prompt: &str, pictures: Vec<Picture>) -> Result<RunOutcome, SessionError> {
+        if pictures.len() > PICTURES_MAX {
+            return Err(PictureError::TooMany { count: pictures.len() }.into());
+        }
+        let prompt = Prompt { text: prompt.to_owned(), pictures };
         let answer = self.start_run(run_id(&self.shared.kernel), Some(prompt))?;
         answer.await.map_err(|_| SessionError::Closed)
     }
@@ -341,16 +364,17 @@ impl Session {
     /// As [`Self::run`], and [`SessionError::Events`].
     pub async fn stream(&self, prompt: &str) -> Result<RunStream, SessionError> {
         let events = self.events().await?;
+        let prompt = Prompt { text: prompt.to_owned(), pictures: Vec::new() };
         let answer = self.start_run(run_id(&self.shared.kernel), Some(prompt))?;
         Ok(RunStream { events, answer: Some(answer), outcome: None })
     }
 
-    fn start_run(&self, run: RunId, prompt: Option<&str>) -> Result<oneshot::Receiver<RunOutcome>, SessionError> {
+    fn start_run(&self, run: RunId, prompt: Option<Prompt>) -> Result<oneshot::Receiver<RunOutcome>, SessionError> {
         let (reply, answer) = oneshot::channel();
         let (cancel, number) = (Cancellation::new(), self.shared.asks.fetch_add(1, Ordering::Relaxed));
         self.shared.asked.insert(number, cancel.clone());
         let listed = ListedRun { asked: Arc::clone(&self.shared.asked), number };
-        let request = Box::new(RunRequest { run, prompt: prompt.map(str::to_owned), reply, cancel, listed });
+        let request = Box::new(RunRequest { run, prompt, reply, cancel, listed });
         self.shared.runs.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SessionError::Busy,
             mpsc::error::TrySendError::Closed(_) => SessionError::Closed,
@@ -883,13 +907,13 @@ fn over(life: &Life, run: &RunId) -> Option<RunOutcome> {
 }
 
 /// Puts down that a run begins; one that was under way when the process ended, and is not gone on with, has ended.
-async fn begin(life: &Life, plan: &RunPlan, prompt: Option<String>) -> Result<(), FactBookError> {
-    let Some(prompt) = prompt else { return Ok(()) };
+async fn begin(life: &Life, plan: &RunPlan, prompt: Option<Prompt>) -> Result<(), FactBookError> {
+    let Some(Prompt { text, pictures }) = prompt else { return Ok(()) };
     if life.facts.look(|state| state.run.is_some()) {
         life.facts.record(Fact::Ending { status: RunStatus::Interrupted, text: String::new() }).await?;
     }
-    let text = life.facts.fit_to_keep(&life.kernel.sanitiser, prompt);
-    life.facts.record(Fact::UserMessage { run: plan.run.clone(), text, bounds: plan.bounds() }).await
+    let text = life.facts.fit_to_keep(&life.kernel.sanitiser, text);
+    life.facts.record(Fact::UserMessage { run: plan.run.clone(), text, pictures, bounds: plan.bounds() }).await
 }
 
 /// The outcome of a run that gave nothing back.

@@ -242,7 +242,8 @@ mod tests {
 
     fn state() -> State {
         let bounds = RunBounds { rounds_max: 1, malformed_rounds_max: 1, same_call_max: 1 };
-        State::fold([Fact::UserMessage { run: "r".into(), text: "caf\u{e9}".into(), bounds }]).unwrap()
+        State::fold([Fact::UserMessage { run: "r".into(), text: "caf\u{e9}".into(), pictures: Vec::new(), bounds }])
+            .unwrap()
     }
 
     #[test]

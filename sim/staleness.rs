@@ -224,6 +224,7 @@ fn context(fate: &Fate, files: Arc<dyn Files>) -> ToolContext {
         spool: Arc::new(NoSpool),
         web: None,
         invoke: None,
+        generate: None,
         delegate: None,
         background: None,
     }

@@ -16,6 +16,8 @@ mod agent;
 mod artifact;
 #[path = "command_line/containment.rs"]
 mod containment;
+#[path = "command_line/eval.rs"]
+mod eval;
 #[path = "command_line/keeping.rs"]
 mod keeping;
 #[path = "command_line/program.rs"]

@@ -1,8 +1,8 @@
 //! What a running tool holds: its grants, its cancel signal, and the ports that lead up.
 //!
 //! Least authority: a port is there only when the tool's [`crate::tool::Needs`] name it. The three ways up (call
-//! a tool, start child runs) are ports that the runtime implements; the runtime sets the origin, so a nested call
-//! passes the same route as any other.
+//! a tool, ask the model for an object, start child runs) are ports that the runtime implements; the runtime sets the
+//! origin, so a nested call passes the same route as any other.
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use crate::cancellation::Cancellation;
 use crate::declaration::{Capabilities, ToolDefinition};
 use crate::effects::clock::Clock;
 use crate::effects::processes::Stream;
+use crate::generation::Generate;
 use crate::ids::{InvocationId, SessionId, TaskId, ToolName};
 use crate::outcome::ToolOutcome;
 use crate::web::Web;
@@ -45,6 +46,8 @@ pub struct ToolContext {
     pub web: Option<Web>,
     /// Calls other tools; only for tools that need it.
     pub invoke: Option<Arc<dyn Invoke>>,
+    /// Asks the session's model for objects; only for tools that need it.
+    pub generate: Option<Arc<dyn Generate>>,
     /// Starts child runs; only for tools that need it.
     pub delegate: Option<Arc<dyn Delegate>>,
     /// The session's background processes; only for tools that need them, where commands may be run.

@@ -8,6 +8,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId};
 
 use crate::facts::{BackgroundStart, Fact, RunBounds, Settings};
+use crate::models::picture::Picture;
 use crate::models::transcript::{CUT_OFF, INTERRUPTED};
 use crate::models::{CallArguments, Message, ModelCall, ModelTurn, StopReason, TokenUsage, ToolResult};
 use crate::run_status::RunStatus;
@@ -275,7 +276,7 @@ impl State {
     fn take(&mut self, fact: Fact) -> Result<(), String> {
         match fact {
             Fact::Opened(settings) => self.settings = Some(settings),
-            Fact::UserMessage { run, text, bounds } => self.begin(run, text, bounds)?,
+            Fact::UserMessage { run, text, pictures, bounds } => self.begin(run, text, pictures, bounds)?,
             Fact::ModelTurn { turn, withheld } => {
                 let run = open_run(&mut self.run, "a model's turn")?;
                 run.take_turn(*turn, &withheld, &mut self.messages)?;
@@ -340,11 +341,12 @@ impl State {
         Ok(())
     }
 
-    fn begin(&mut self, id: RunId, text: String, bounds: RunBounds) -> Result<(), String> {
+    fn begin(&mut self, id: RunId, text: String, pictures: Vec<Picture>, bounds: RunBounds) -> Result<(), String> {
         if let Some(run) = &self.run {
             return Err(format!("run {id} begins while run {} is under way", run.id));
         }
         self.messages.extend(self.task_reports.drain(..).map(|text| Message::User { text }));
+        self.messages.extend(pictures.into_iter().map(Picture::into_message));
         self.messages.push(Message::User { text: text.clone() });
         self.run = Some(Box::new(Run {
             id,

@@ -15,7 +15,7 @@ use crate::run_status::RunStatus;
 const BOUNDS: RunBounds = RunBounds { rounds_max: 4, malformed_rounds_max: 1, same_call_max: 2 };
 
 fn asked(run: &str) -> Fact {
-    Fact::UserMessage { run: run.into(), text: format!("question of {run}"), bounds: BOUNDS }
+    Fact::UserMessage { run: run.into(), text: format!("question of {run}"), pictures: Vec::new(), bounds: BOUNDS }
 }
 
 fn turn(turn: ModelTurn) -> Fact {

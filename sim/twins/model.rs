@@ -118,6 +118,8 @@ impl PretendedModel {
             context_tokens: self.window_tokens,
             timeouts: ModelTimeouts::default(),
             price: TokenPrice::default(),
+            object_support: None,
+            concurrency_max: None,
         };
         let remote = RemoteModel::new(settings, protocol, line, Arc::clone(&self.clock))
             .map_err(|error| ModelError::Invalid { message: error.to_string() })?;
