@@ -246,7 +246,6 @@ fn contract(key: &str, prompt: &str) -> ChildContract {
             rounds_max: 2,
         },
         prompt: prompt.into(),
-        output_schema: None,
         policies: vec![json!({"allow": ["ls"]})],
         budget: ContractBudget::default(),
         timeout_ms: None,
