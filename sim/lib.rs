@@ -9,6 +9,7 @@
 
 pub mod seed;
 pub mod shrink;
+pub mod sign;
 
 pub mod workload;
 
@@ -32,6 +33,9 @@ pub mod tree;
 
 pub mod sight;
 
+pub mod outline;
+pub mod standing;
+
 pub mod fate;
 
 pub mod play;
@@ -44,6 +48,8 @@ pub mod watchers;
 pub mod planted;
 
 pub mod stage;
+
+pub mod resumption;
 
 pub mod scenario;
 pub mod world;

@@ -30,7 +30,7 @@ pub struct PlayFileError {
 }
 
 /// The shipped files, by name.
-pub const SHIPPED: [(&str, &str); 23] = [
+pub const SHIPPED: [(&str, &str); 24] = [
     ("world-bad-disk", include_str!("scenarios/world-bad-disk.toml")),
     ("world-budget-midway", include_str!("scenarios/world-budget-midway.toml")),
     ("world-cancel-storm", include_str!("scenarios/world-cancel-storm.toml")),
@@ -53,6 +53,7 @@ pub const SHIPPED: [(&str, &str); 23] = [
     ("world-rude-commands", include_str!("scenarios/world-rude-commands.toml")),
     ("world-shutdown-during-start", include_str!("scenarios/world-shutdown-during-start.toml")),
     ("world-slow-store", include_str!("scenarios/world-slow-store.toml")),
+    ("world-tiny", include_str!("scenarios/world-tiny.toml")),
     ("world-waiting", include_str!("scenarios/world-waiting.toml")),
 ];
 

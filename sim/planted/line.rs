@@ -15,12 +15,50 @@ use crate::play::Wire;
 
 /// All of them.
 pub(super) const LINE: [Planted; 6] = [
-    model("not-called-back", "a second attempt does not say that the first is void", |model| Bent::over(model, Slip::Silent), "world-models", "turns", 200),
-    model("pair-parted", "the oldest messages go without regard to calls", |model| Bent::over(model, Slip::Parts), "world-models", "pairing", 20),
-    model("call-doubled", "each call of a turn is made twice", |model| Bent::over(model, Slip::Doubles), "world-models", "effects", 20),
-    model("word-lost", "of a turn that was shown a part is not kept", |model| Bent::over(model, Slip::Forgets), "world-models", "turns", 20),
-    line("cut-believed", "a stream that was cut is taken for a whole turn", |wire, http| Arc::new(Lax { wire, http, skips: false }), 200),
-    line("damage-skipped", "an event that cannot be read is left out", |wire, http| Arc::new(Lax { wire, http, skips: true }), 200),
+    model(
+        "not-called-back",
+        "a second attempt does not say that the first is void",
+        |model| Bent::over(model, Slip::Silent),
+        "world-models",
+        "turns",
+        200,
+    ),
+    model(
+        "pair-parted",
+        "the oldest messages go without regard to calls",
+        |model| Bent::over(model, Slip::Parts),
+        "world-models",
+        "pairing",
+        20,
+    ),
+    model(
+        "call-doubled",
+        "each call of a turn is made twice",
+        |model| Bent::over(model, Slip::Doubles),
+        "world-models",
+        "effects",
+        20,
+    ),
+    model(
+        "word-lost",
+        "of a turn that was shown a part is not kept",
+        |model| Bent::over(model, Slip::Forgets),
+        "world-models",
+        "turns",
+        20,
+    ),
+    line(
+        "cut-believed",
+        "a stream that was cut is taken for a whole turn",
+        |wire, http| Arc::new(Lax { wire, http, skips: false }),
+        200,
+    ),
+    line(
+        "damage-skipped",
+        "an event that cannot be read is left out",
+        |wire, http| Arc::new(Lax { wire, http, skips: true }),
+        200,
+    ),
 ];
 
 const fn model(
@@ -157,7 +195,9 @@ impl Http for Lax {
 /// What ends a turn in a protocol.
 fn last_word(wire: Wire) -> &'static str {
     match wire {
-        Wire::Chat => "data: {\"choices\": [{\"index\": 0, \"delta\": {}, \"finish_reason\": \"stop\"}]}\n\ndata: [DONE]\n\n",
+        Wire::Chat => {
+            "data: {\"choices\": [{\"index\": 0, \"delta\": {}, \"finish_reason\": \"stop\"}]}\n\ndata: [DONE]\n\n"
+        }
         Wire::Responses => "data: {\"type\": \"response.completed\", \"response\": {\"status\": \"completed\"}}\n\n",
         Wire::Claude => {
             "data: {\"type\": \"message_delta\", \"delta\": {\"stop_reason\": \"end_turn\"}}\n\ndata: {\"type\": \

@@ -15,11 +15,41 @@ const BLIND_REDIRECTS_MAX: usize = 5;
 
 /// All of them.
 pub(super) const NET: [Planted; 5] = [
-    net("part-unchecked", "any part is taken for the one that was asked for", |http| Slack::over(http, Slip::Part), "downloads", 400),
-    net("version-unchecked", "parts of two versions are put together", |http| Slack::over(http, Slip::Version), "downloads", 400),
-    net("length-unchecked", "a body that ends early is taken for the whole", |http| Slack::over(http, Slip::Length), "downloads", 400),
-    net("led-away", "a redirect is followed without a look at where it leads", |http| Slack::over(http, Slip::Blind), "origins", 200),
-    net("not-pinned", "a name is looked up again when it is connected to", |http| Slack::over(http, Slip::Unpinned), "origins", 20),
+    net(
+        "part-unchecked",
+        "any part is taken for the one that was asked for",
+        |http| Slack::over(http, Slip::Part),
+        "downloads",
+        400,
+    ),
+    net(
+        "version-unchecked",
+        "parts of two versions are put together",
+        |http| Slack::over(http, Slip::Version),
+        "downloads",
+        400,
+    ),
+    net(
+        "length-unchecked",
+        "a body that ends early is taken for the whole",
+        |http| Slack::over(http, Slip::Length),
+        "downloads",
+        400,
+    ),
+    net(
+        "led-away",
+        "a redirect is followed without a look at where it leads",
+        |http| Slack::over(http, Slip::Blind),
+        "origins",
+        200,
+    ),
+    net(
+        "not-pinned",
+        "a name is looked up again when it is connected to",
+        |http| Slack::over(http, Slip::Unpinned),
+        "origins",
+        20,
+    ),
 ];
 
 const fn net(

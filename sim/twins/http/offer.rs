@@ -105,7 +105,8 @@ impl Served {
         if let Some((field, value)) = &validator {
             headers.push(*field, value.clone());
         }
-        let is_same = asked.get("if-range").is_none_or(|wanted| validator.as_ref().is_some_and(|(_, now)| now == wanted));
+        let is_same =
+            asked.get("if-range").is_none_or(|wanted| validator.as_ref().is_some_and(|(_, now)| now == wanted));
         let range = asked.get("range").and_then(|text| range(text, bytes.len()));
         let parts = self.offer.parts && is_same && quirk != Some(Quirk::WholeForPart);
         let (Some(range), true) = (range, parts) else {
