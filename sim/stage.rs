@@ -190,12 +190,7 @@ impl Twins {
             _ => Arc::new(model),
         };
         Ok(Self {
-            effects: Effects {
-                clock: Arc::clone(&clock) as _,
-                entropy,
-                http,
-                resolver: Arc::new(resolver),
-            },
+            effects: Effects { clock: Arc::clone(&clock) as _, entropy, http, resolver: Arc::new(resolver) },
             processes: PretendedProcesses::new(fate.clone(), files.clone(), faults.processes),
             store: play.keeps.then(|| Arc::new(PretendedStore::new(fate.clone(), faults.store))),
             blobs: Arc::new(PretendedBlobs::new(fate.clone(), Arc::clone(&clock) as _, faults.blobs)),

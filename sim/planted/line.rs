@@ -15,12 +15,50 @@ use crate::play::Wire;
 
 /// All of them.
 pub(super) const LINE: [Planted; 6] = [
-    model("not-called-back", "a second attempt does not say that the first is void", |model| Bent::over(model, Slip::Silent), "world-models", "turns", 200),
-    model("pair-parted", "the oldest messages go without regard to calls", |model| Bent::over(model, Slip::Parts), "world-models", "pairing", 20),
-    model("call-doubled", "each call of a turn is made twice", |model| Bent::over(model, Slip::Doubles), "world-models", "effects", 20),
-    model("word-lost", "of a turn that was shown a part is not kept", |model| Bent::over(model, Slip::Forgets), "world-models", "turns", 20),
-    line("cut-believed", "a stream that was cut is taken for a whole turn", |wire, http| Arc::new(Lax { wire, http, skips: false }), 200),
-    line("damage-skipped", "an event that cannot be read is left out", |wire, http| Arc::new(Lax { wire, http, skips: true }), 200),
+    model(
+        "not-called-back",
+        "a second attempt does not say that the first is void",
+        |model| Bent::over(model, Slip::Silent),
+        "world-models",
+        "turns",
+        200,
+    ),
+    model(
+        "pair-parted",
+        "the oldest messages go without regard to calls",
+        |model| Bent::over(model, Slip::Parts),
+        "world-models",
+        "pairing",
+        20,
+    ),
+    model(
+        "call-doubled",
+        "each call of a turn is made twice",
+        |model| Bent::over(model, Slip::Doubles),
+        "world-models",
+        "effects",
+        20,
+    ),
+    model(
+        "word-lost",
+        "of a turn that was shown a part is not kept",
+        |model| Bent::over(model, Slip::Forgets),
+        "world-models",
+        "turns",
+        20,
+    ),
+    line(
+        "cut-believed",
+        "a stream that was cut is taken for a whole turn",
+        |wire, http| Arc::new(Lax { wire, http, skips: false }),
+        200,
+    ),
+    line(
+        "damage-skipped",
+        "an event that cannot be read is left out",
+        |wire, http| Arc::new(Lax { wire, http, skips: true }),
+        200,
+    ),
 ];
 
 const fn model(
@@ -141,7 +179,7 @@ impl Http for Lax {
             let body = match skips {
                 true => text.split_inclusive("\n\n").filter(|event| !event.contains('\u{1}')).collect::<String>(),
                 // What came whole stays, and the last word is put behind it.
-                false if broke => {
+                false if broke || !text.contains(last_kind(wire)) => {
                     let whole: String = text.split_inclusive("\n\n").filter(|event| event.ends_with("\n\n")).collect();
                     whole + last_word(wire)
                 }
@@ -154,10 +192,21 @@ impl Http for Lax {
     }
 }
 
+/// What the last event of a turn is known by.
+fn last_kind(wire: Wire) -> &'static str {
+    match wire {
+        Wire::Chat => "[DONE]",
+        Wire::Responses => "response.completed",
+        Wire::Claude => "message_stop",
+    }
+}
+
 /// What ends a turn in a protocol.
 fn last_word(wire: Wire) -> &'static str {
     match wire {
-        Wire::Chat => "data: {\"choices\": [{\"index\": 0, \"delta\": {}, \"finish_reason\": \"stop\"}]}\n\ndata: [DONE]\n\n",
+        Wire::Chat => {
+            "data: {\"choices\": [{\"index\": 0, \"delta\": {}, \"finish_reason\": \"stop\"}]}\n\ndata: [DONE]\n\n"
+        }
         Wire::Responses => "data: {\"type\": \"response.completed\", \"response\": {\"status\": \"completed\"}}\n\n",
         Wire::Claude => {
             "data: {\"type\": \"message_delta\", \"delta\": {\"stop_reason\": \"end_turn\"}}\n\ndata: {\"type\": \

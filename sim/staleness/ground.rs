@@ -307,7 +307,11 @@ impl Ground {
                     if let Some(known) = state.inodes.get_mut(&inode) {
                         known.names += 1;
                     }
-                    state.of_name(&path, ChangeKind::Facts).into_iter().chain(state.of_name(&to, ChangeKind::Name)).collect()
+                    state
+                        .of_name(&path, ChangeKind::Facts)
+                        .into_iter()
+                        .chain(state.of_name(&to, ChangeKind::Name))
+                        .collect()
                 });
                 (words, told)
             }

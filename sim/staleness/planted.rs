@@ -5,9 +5,7 @@ use std::io::{Cursor, Read as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use toolwarden_tools::effects::files::{
-    FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement,
-};
+use toolwarden_tools::effects::files::{FileError, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
 use toolwarden_tools::effects::folder_watch::{Change, ChangeKind, WatchError};
 use toolwarden_tools::search::told_files::ToldFiles;
 use toolwarden_tools::search::tree::TreeError;
@@ -48,7 +46,7 @@ pub fn named(name: &str) -> Option<Planted> {
 }
 
 const fn planted(name: &'static str, about: &'static str, slip: Slip) -> Planted {
-    Planted { name, about, seeds_max: 200, slip }
+    Planted { name, about, seeds_max: 80, slip }
 }
 
 /// How hearing of changes is broken.
@@ -65,7 +63,13 @@ enum Slip {
 impl Planted {
     /// Puts it before what tells of changes.
     pub(super) fn before(self, told: Arc<dyn ToldFiles>) -> Arc<dyn ToldFiles> {
-        Arc::new(Deaf { told, slip: self.slip, heard: AtomicU64::new(0), kept: Mutex::default(), late: Mutex::default() })
+        Arc::new(Deaf {
+            told,
+            slip: self.slip,
+            heard: AtomicU64::new(0),
+            kept: Mutex::default(),
+            late: Mutex::default(),
+        })
     }
 
     /// Puts it before the files of a search that uses the index.

@@ -47,7 +47,8 @@ impl Marks {
         let tool = tool.trim_start_matches("broken_");
         if tool == "batch" && self.batches.len() < BATCHES_MAX {
             let calls = arguments.get("invocations").and_then(Value::as_array).into_iter().flatten();
-            let of = |call: &Value| written(call.get("tool")?.as_str()?.trim_start_matches("broken_"), call.get("args")?);
+            let of =
+                |call: &Value| written(call.get("tool")?.as_str()?.trim_start_matches("broken_"), call.get("args")?);
             self.batches.push(calls.filter_map(of).flatten().collect());
         }
         if let Some(marks) = written(tool, arguments).filter(|marks| !marks.is_empty()) {

@@ -52,7 +52,9 @@ impl Turns {
                 shown.text.push_str(delta);
             }
             EventKind::TurnEnd { turn, .. } => {
-                must(shown.turn == Some(*turn), || format!("turn {turn} of {run} ends, and {:?} was shown", shown.turn))?;
+                must(shown.turn == Some(*turn), || {
+                    format!("turn {turn} of {run} ends, and {:?} was shown", shown.turn)
+                })?;
                 must(self.texts.contains(&shown.text), || {
                     format!("turn {turn} of {run} was shown as {:?}, which is no turn that was read", shown.text)
                 })?;
@@ -66,7 +68,8 @@ impl Turns {
 
 /// Compares what was read with what was sent.
 fn compare(sent: &ModelTurn, read: &ModelTurn, is_intact: bool) -> Result<(), String> {
-    let calls = |turn: &ModelTurn| turn.calls.iter().map(|call| (call.id.clone(), call.tool.clone())).collect::<Vec<_>>();
+    let calls =
+        |turn: &ModelTurn| turn.calls.iter().map(|call| (call.id.clone(), call.tool.clone())).collect::<Vec<_>>();
     if is_intact {
         must(sent.text == read.text, || format!("{:?} was sent and {:?} is read", sent.text, read.text))?;
         must(calls(sent) == calls(read), || format!("{:?} were called and {:?} are read", calls(sent), calls(read)))?;

@@ -107,7 +107,9 @@ impl Line {
                 let at = any(events.len());
                 let failure = match self.wire {
                     Wire::Chat => ("", r#"{"error": {"message": "pretended", "type": "server_error"}}"#),
-                    Wire::Responses => ("error", r#"{"type": "error", "code": "server_error", "message": "pretended"}"#),
+                    Wire::Responses => {
+                        ("error", r#"{"type": "error", "code": "server_error", "message": "pretended"}"#)
+                    }
                     Wire::Claude => {
                         ("error", r#"{"type": "error", "error": {"type": "overloaded_error", "message": "pretended"}}"#)
                     }

@@ -88,9 +88,7 @@ fn arguments(call: &ModelCall) -> String {
 }
 
 fn chat(turn: &ModelTurn, pieces: usize) -> Vec<Event> {
-    let chunk = |choices: Value| {
-        json!({ "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices })
-    };
+    let chunk = |choices: Value| json!({ "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices });
     let delta = |delta: Value| chunk(json!([{ "index": 0, "delta": delta, "finish_reason": null }]));
     let mut all = vec![delta(json!({ "role": "assistant", "content": "" }))];
     all.extend(cut(&turn.text, pieces).into_iter().map(|part| delta(json!({ "content": part }))));
@@ -124,9 +122,7 @@ fn responses(turn: &ModelTurn, pieces: usize) -> Vec<Event> {
     let mut output = Vec::new();
     all.push(("response.created", json!({ "response": { "id": "resp_1", "status": "in_progress", "output": [] } })));
     if !turn.text.is_empty() {
-        let item = |content: Value, status| {
-            json!({ "type": "message", "id": "msg_0", "role": "assistant", "status": status, "content": content })
-        };
+        let item = |content: Value, status| json!({ "type": "message", "id": "msg_0", "role": "assistant", "status": status, "content": content });
         let part = json!({ "type": "output_text", "text": turn.text, "annotations": [] });
         let at = json!({ "item_id": "msg_0", "output_index": 0, "content_index": 0 });
         let with = |key: &str, value: Value| {
@@ -254,13 +250,16 @@ mod tests {
 
     #[test]
     fn a_call_without_its_result_is_seen_in_every_protocol() {
-        let chat = |id: &str| json!({ "messages": [
-            { "role": "assistant", "tool_calls": [{ "id": "c" }] }, { "role": "tool", "tool_call_id": id }] });
+        let chat = |id: &str| {
+            json!({ "messages": [
+            { "role": "assistant", "tool_calls": [{ "id": "c" }] }, { "role": "tool", "tool_call_id": id }] })
+        };
         assert_eq!(unpaired(Wire::Chat, &chat("c")), None);
         assert!(unpaired(Wire::Chat, &chat("d")).is_some());
         let responses = json!({ "input": [{ "type": "function_call", "call_id": "c" }] });
         assert!(unpaired(Wire::Responses, &responses).is_some());
-        let claude = json!({ "messages": [{ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "c" }] }] });
+        let claude =
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "c" }] }] });
         assert!(unpaired(Wire::Claude, &claude).is_some());
     }
 }
