@@ -100,8 +100,20 @@ fn the_same_choices_are_the_same_world() {
     }
 }
 
-/// How many seeds of each shipped play every test run takes.
-const SEEDS: u64 = 6;
+/// How many seeds of a shipped play every test run takes.
+const SEEDS: u64 = 12;
+
+/// How many of those plays that take long.
+const FEW_SEEDS: u64 = 4;
+
+/// Plays of which a world takes more than a tenth of a second in a build that is not optimised.
+const LONG: [&str; 5] =
+    ["world-cancel-storm", "world-download-in-parts", "world-everything", "world-nested-limits", "world-rude-commands"];
+
+/// How many seeds of this play every test run takes.
+fn seeds_of(name: &str) -> u64 {
+    if LONG.contains(&name) { FEW_SEEDS } else { SEEDS }
+}
 
 /// Plays a shipped play for these seeds, until one is broken; gives what they met.
 fn sweep(name: &str, play: &Play, seeds: std::ops::Range<u64>, broken: &mut Vec<String>) -> BTreeSet<&'static str> {
@@ -119,13 +131,42 @@ fn sweep(name: &str, play: &Play, seeds: std::ops::Range<u64>, broken: &mut Vec<
     met
 }
 
+/// What some plays are about has to happen in them.
+const SOMEWHERE: [(&str, &str); 9] = [
+    ("world-compaction", "a summary that is asked for"),
+    ("world-downloads", "a server that leads away"),
+    ("world-edits", "a file that somebody else changed"),
+    ("world-models", "a stream that is not well"),
+    ("world-models-claude", "a stream that is not well"),
+    ("world-models-responses", "a stream that is not well"),
+    ("world-old-snapshots", "a snapshot of an older version"),
+    ("world-patches", "a file that somebody else changed"),
+    ("world-rude-commands", "a command that forked when it was told to end"),
+];
+
 #[test]
 fn no_seed_breaks_a_promise_in_any_shipped_play() {
     let mut broken = Vec::new();
     for (name, play) in plays() {
-        let met = sweep(&name, &play, 0..SEEDS, &mut broken);
+        let met = sweep(&name, &play, 0..seeds_of(&name), &mut broken);
         println!("{}: {} unusual things: {met:?}", name, met.len());
-        assert!(!met.is_empty(), "{}: nothing unusual happened", name);
+        if met.is_empty() && broken.is_empty() {
+            broken.push(format!("{name}: nothing unusual happened"));
+        }
+        let missed = SOMEWHERE.iter().find(|(play, what)| *play == name && !met.contains(what));
+        if let (Some((_, what)), true) = (missed, broken.is_empty()) {
+            broken.push(format!("{name}: no seed had {what}"));
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// Worlds in which a promise was broken once; `FOUND.md` says what it was.
+#[test]
+fn a_world_that_was_bad_stays_good() {
+    let mut broken = Vec::new();
+    for (name, play) in plays().into_iter().filter(|(name, _)| name == "world-compaction") {
+        sweep(&name, &play, 17..18, &mut broken);
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }

@@ -225,6 +225,9 @@ impl Model for PretendedModel {
         sink: &'a dyn TurnSink,
     ) -> BoxFuture<'a, Result<ModelTurn, ModelError>> {
         Box::pin(async move {
+            if request.messages.len() == 1 && request.tools.is_empty() {
+                self.fate.met("a summary that is asked for");
+            }
             let unpaired = check_pairing(&request.messages).err().map(|error| error.to_string());
             let (agent, messages) = (request.agent.as_str(), request.messages.len());
             self.fate.see(&Sight::Asked { agent, messages, unpaired: unpaired.as_deref() });
