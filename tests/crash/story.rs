@@ -39,7 +39,7 @@ pub(crate) struct Story {
     turns: fn() -> Vec<Value>,
 }
 
-pub(crate) const STORIES: [Story; 7] = [
+pub(crate) const STORIES: [Story; 8] = [
     Story {
         name: "effects",
         sessions: &["one"],
@@ -142,6 +142,7 @@ pub(crate) const STORIES: [Story; 7] = [
         prompts: &["begin", "and now"],
         forks: false,
         counts_turns: false,
+        cuts_logs: false,
         turns: || {
             let task = json!({
                 "agent": "general", "description": "a part", "prompt": "the part of a child", "background": true,
