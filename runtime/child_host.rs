@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use toolwarden_actors::budget::BudgetLimits;
-use toolwarden_tools::cancellation::Cancellation;
+use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::effects::dispatch::socket::{DispatchListener, Incoming};
 use toolwarden_tools::effects::dispatch::{CONTRACT_VERSION, ChildAnswer, ChildContract, ContractUse};
 use toolwarden_tools::ids::TaskId;
@@ -92,7 +92,7 @@ impl ChildHost {
         };
         drop(listener);
         if served.is_err() {
-            stop.cancel(toolwarden_tools::cancellation::CancelReason::Shutdown);
+            stop.cancel(CancelReason::Shutdown);
         }
         while carried.join_next().await.is_some() {}
         served
@@ -110,9 +110,14 @@ impl ChildHost {
         let Some(work) = self.begin(contract, &stop) else {
             return taken.refuse(&format!("{CONTRACTS_MAX} child runs are carried out here already")).await;
         };
-        let cancel = work.cancel.clone();
+        let (cancel, own, mut ended) = (work.cancel.clone(), work.own, work.answer.clone());
         if let Err(error) = taken.answer(&key, &cancel, work.answer()).await {
             tracing::debug!(%error, task = %key, "the answer to a contract did not come through");
+            if own {
+                // Nobody waits for it any more, but the host does. Work that is lost has ended as well.
+                cancel.cancel(CancelReason::CallerGone);
+                drop(ended.wait_for(Option::is_some).await);
+            }
         }
     }
 

@@ -506,7 +506,7 @@ async fn execute(
     scope: &Arc<Scope>,
     admitted: Admitted,
     node: &NodeHandle,
-    debts: &Debts,
+    debts: &Arc<Debts>,
     spool: &Arc<OutputSpool>,
 ) -> (Box<Passage>, ToolOutcome) {
     let (mut passage, entry, reservation, permit) = admitted.into_parts();
@@ -539,7 +539,7 @@ async fn execute(
     if let Some(mut live) = kernel.live.get_mut(&passage.id) {
         live.started_at_ms = Some(kernel.effects.clock.unix_ms());
     }
-    let deltas = Arc::new(Deltas::new(kernel, scope, &passage));
+    let deltas = Arc::new(Deltas::new(kernel, scope, &passage, debts));
     let context = context(kernel, scope, &passage, &entry, node, (Arc::clone(&deltas) as _, Arc::clone(spool) as _));
     // Only hooks look at the arguments once the tool has them.
     let arguments = match scope.hooks.is_empty() {
@@ -711,12 +711,15 @@ struct Deltas {
     scope: Arc<Scope>,
     id: InvocationId,
     tool: ToolName,
+    /// The events before the first delta, which may still wait for the next one that somebody waits for.
+    debts: Arc<Debts>,
     held: Mutex<HeldOutput>,
 }
 
 impl Deltas {
-    fn new(kernel: &Arc<Kernel>, scope: &Arc<Scope>, passage: &Passage) -> Self {
+    fn new(kernel: &Arc<Kernel>, scope: &Arc<Scope>, passage: &Passage, debts: &Arc<Debts>) -> Self {
         Self {
+            debts: Arc::clone(debts),
             kernel: Arc::clone(kernel),
             scope: Arc::clone(scope),
             id: passage.id.clone(),
@@ -734,6 +737,7 @@ impl Deltas {
     }
 
     fn tell(&self, (delta, streams): (String, Option<DeltaStreams>)) {
+        self.debts.send_notes(&self.kernel.journal);
         let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta, streams };
         self.kernel.tell(&self.scope, kind);
     }

@@ -10,6 +10,8 @@
 mod artifact;
 #[path = "results/evidence.rs"]
 mod evidence;
+#[path = "results/replay.rs"]
+mod replay;
 #[path = "results/retained.rs"]
 mod retained;
 #[path = "results/room.rs"]

