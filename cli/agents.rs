@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolwarden::agent::AgentOrigin;
-use toolwarden::agent::file::{AgentFile, ModelNames};
-use toolwarden::embedding::BuildError;
+use toolwarden::agent::file::{AgentFile, AgentFilesError, ModelNames};
 use toolwarden::models::Model;
 use toolwarden::models::catalog::{ModelCatalog, ModelSpec};
 use toolwarden::models::research::RESEARCH_NAME;
 
-use crate::assembly::{AssemblyError, Surroundings};
-use crate::models::{load_model, settings_file};
+use crate::models::load_model;
 
 /// What is known of agents before a workspace is open.
 pub(crate) struct NamedAgents {
@@ -26,20 +24,21 @@ pub(crate) struct NamedAgents {
     pub(crate) models: Arc<dyn ModelNames>,
 }
 
-/// Reads the agents that the command line or the settings name.
+/// Reads the agents in the folder that is named, or that the settings name, which stand in the file `settings`.
 ///
 /// # Errors
-/// [`AssemblyError`], for a folder that is not there too.
-pub(crate) fn load_agents(with: &Surroundings) -> Result<NamedAgents, AssemblyError> {
-    let catalog = with.catalog()?;
+/// [`AgentFilesError`], for a folder that is not there too.
+pub(crate) fn load_agents(
+    named: Option<&Path>,
+    settings: Option<&Path>,
+    catalog: ModelCatalog,
+) -> Result<NamedAgents, AgentFilesError> {
     let set = &catalog.config().agents;
     let beside_settings = |folder: &String| {
-        let settings = settings_file(with.config.as_deref(), &with.environment);
-        settings.as_deref().and_then(Path::parent).map_or_else(|| PathBuf::from(folder), |parent| parent.join(folder))
+        settings.and_then(Path::parent).map_or_else(|| PathBuf::from(folder), |parent| parent.join(folder))
     };
-    let folder = with.agents.clone().or_else(|| set.folder.as_ref().map(beside_settings));
-    let files = folder.map(|folder| AgentFile::of_host(&folder)).transpose();
-    let files = files.map_err(|error| AssemblyError::from(BuildError::from(error)))?.unwrap_or_default();
+    let folder = named.map(Path::to_owned).or_else(|| set.folder.as_ref().map(beside_settings));
+    let files = folder.map(|folder| AgentFile::of_host(&folder)).transpose()?.unwrap_or_default();
     let workspace_folder = set.workspace_folder.clone();
     Ok(NamedAgents { files, workspace_folder, models: Arc::new(CatalogModels(catalog)) })
 }

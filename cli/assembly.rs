@@ -34,7 +34,7 @@ use crate::containment::HoldArgs;
 use crate::environment::{Environment, SECRET_BYTES_MIN, STORE_VARIABLE};
 use crate::events_file::{EventsFile, EventsFileError};
 use crate::input::{InputError, read_file};
-use crate::models::{ModelsError, load_catalog, load_model};
+use crate::models::{ModelsError, load_catalog, load_model, settings_file};
 use crate::sandbox::SandboxArgs;
 use crate::stop_signal::StopSignals;
 use crate::terminal::Screen;
@@ -462,7 +462,8 @@ async fn open_session(
         }
         (None, workspace) => runtime.session(workspace.unwrap_or_else(|| Path::new("."))),
     };
-    let agents = load_agents(with)?;
+    let settings = settings_file(with.config.as_deref(), &with.environment);
+    let agents = load_agents(with.agents.as_deref(), settings.as_deref(), with.catalog()?).map_err(BuildError::from)?;
     if let Some(folder) = agents.workspace_folder {
         builder = builder.workspace_agents(folder);
     }

@@ -10,13 +10,13 @@ mod sandbox;
 mod stop_signal;
 mod terminal;
 
-mod agents;
 mod artifacts;
 mod bucket;
 mod confirm;
 mod events_file;
 mod models;
 
+mod agents;
 mod attendant;
 
 mod assembly;

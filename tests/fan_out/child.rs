@@ -220,3 +220,22 @@ async fn an_answer_has_the_form_that_was_asked_for() {
     world.at_rest(&[&session]).await;
     world.end().await;
 }
+
+/// An answer that is shown in part is kept as a whole, and the result says where.
+#[tokio::test]
+async fn the_whole_of_a_long_answer_is_kept() {
+    let world = World::new().await;
+    let long = "a long answer. ".repeat(1000);
+    let session = world.session().model(script(&[json!({"when": "child", "text": long})])).open().await.unwrap();
+    let result = session.tool("task", child("general")).await.unwrap();
+    assert!(result.is_success() && result.output.len() < 5_000, "{}", result.output);
+    assert_eq!(result.metadata["truncated_for_context"], true);
+    let id = result.metadata["task_id"].as_str().unwrap();
+    assert_eq!(result.metadata["artifact_id"], format!("task-output:{id}"));
+    let uri = result.metadata["artifact_uri"].as_str().unwrap();
+    let mut artifact = session.artifact(uri).await.unwrap();
+    let whole = artifact.read(0..artifact.size_bytes()).unwrap();
+    assert_eq!(String::from_utf8(whole).unwrap(), long);
+    world.at_rest(&[&session]).await;
+    world.end().await;
+}

@@ -459,11 +459,9 @@ mod tests {
             let heard = lines.next_line().await.unwrap().unwrap();
             assert_eq!(heard, "{\"cancel\":{\"cancel\":\"requested\"}}");
             // It goes on saying that it lives, and never answers.
-            loop {
-                if to.write_all(b"\"alive\"\n").await.is_err() {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
+            let mut alive = tokio::time::interval(Duration::from_millis(20));
+            while to.write_all(b"\"alive\"\n").await.is_ok() {
+                alive.tick().await;
             }
         };
         let (heard, ()) = tokio::join!(dispatch.carry_out(contract(), cancel.clone()), peer);
