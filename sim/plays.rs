@@ -30,21 +30,24 @@ pub struct PlayFileError {
 }
 
 /// The shipped files, by name.
-pub const SHIPPED: [(&str, &str); 14] = [
+pub const SHIPPED: [(&str, &str); 17] = [
     ("world-bad-disk", include_str!("scenarios/world-bad-disk.toml")),
     ("world-budget-midway", include_str!("scenarios/world-budget-midway.toml")),
     ("world-cancel-storm", include_str!("scenarios/world-cancel-storm.toml")),
     ("world-confirmation-races", include_str!("scenarios/world-confirmation-races.toml")),
     ("world-crash-and-resume", include_str!("scenarios/world-crash-and-resume.toml")),
     ("world-everything", include_str!("scenarios/world-everything.toml")),
+    ("world-fan-out-storm", include_str!("scenarios/world-fan-out-storm.toml")),
     ("world-hostile-model", include_str!("scenarios/world-hostile-model.toml")),
     ("world-nested-limits", include_str!("scenarios/world-nested-limits.toml")),
     ("world-permission-changes", include_str!("scenarios/world-permission-changes.toml")),
+    ("world-programs", include_str!("scenarios/world-programs.toml")),
     ("world-restart-storm", include_str!("scenarios/world-restart-storm.toml")),
     ("world-rude-commands", include_str!("scenarios/world-rude-commands.toml")),
     ("world-shutdown-during-start", include_str!("scenarios/world-shutdown-during-start.toml")),
     ("world-slow-store", include_str!("scenarios/world-slow-store.toml")),
     ("world-waiting", include_str!("scenarios/world-waiting.toml")),
+    ("world-workflow", include_str!("scenarios/world-workflow.toml")),
 ];
 
 /// All shipped plays, in the order of their names.

@@ -84,6 +84,20 @@ pub enum Sight<'a> {
         /// How many replacements of the workspace came before.
         number: u64,
     },
+    /// Bytes were put at the end of a log, durably.
+    Logged {
+        /// Where.
+        path: &'a str,
+        /// Which.
+        bytes: &'a [u8],
+    },
+    /// A log was cut.
+    LogCut {
+        /// Where.
+        path: &'a str,
+        /// What is left, in bytes.
+        bytes: u64,
+    },
     /// A blob was kept.
     Kept {
         /// Its bytes.
@@ -132,6 +146,7 @@ impl Sight<'_> {
             }
             Self::Saved { session, bytes } => format!("a snapshot of {session} is saved: {} bytes", bytes.len()),
             Self::Replaced { path, bytes, .. } => format!("{path} is replaced: {} bytes", bytes.len()),
+            Self::Logged { path, bytes } => format!("{path} gets {}", short(&String::from_utf8_lossy(bytes))),
             Self::Kept { bytes } => format!("a blob is kept: {} bytes", bytes.len()),
             Self::Began { invocation, tool, .. } => format!("{tool} begins to work on {invocation}"),
             Self::Effect { invocation, name } => format!("{invocation} has done {name:?}"),

@@ -20,6 +20,7 @@ pub mod secrets;
 pub mod snapshot;
 pub mod supervision;
 pub mod terminal;
+pub mod workflow;
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,7 @@ pub fn all(play: &Play) -> Vec<Box<dyn Watcher>> {
         Box::new(secrets::Secrets::new(&play.secret)),
         Box::<supervision::Supervision>::default(),
         Box::<snapshot::Snapshots>::default(),
+        Box::<workflow::Workflow>::default(),
     ]
 }
 

@@ -2,9 +2,12 @@
 
 #![expect(clippy::disallowed_methods, reason = "tests start other processes and read how long they take")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use toolwarden_tools::workflow::event::{Entry, Event};
 
 use crate::happening::TraceDigest;
 use crate::play::{Act, Faults, Move, Play};
@@ -180,6 +183,99 @@ fn a_run_that_was_interrupted_comes_to_the_same_answer() {
         assert_eq!((world.violation.clone(), world.aftermath.crashes), (None, 1), "step {step}");
         assert_eq!(told(&world), told(&plain), "step {step}");
     }
+}
+
+/// Keeps what stands in the logs of a world.
+#[derive(Default)]
+struct Logs(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
+
+impl Watcher for Logs {
+    fn name(&self) -> &'static str {
+        "logs"
+    }
+
+    fn promise(&self) -> &'static str {
+        "none"
+    }
+
+    fn see(&mut self, _at: Duration, sight: &Sight<'_>) -> Result<(), String> {
+        let mut logs = self.0.lock().unwrap();
+        match sight {
+            Sight::Logged { path, bytes } => logs.entry((*path).to_owned()).or_default().extend_from_slice(bytes),
+            Sight::LogCut { path, bytes } => logs.entry((*path).to_owned()).or_default().truncate(*bytes as usize),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// What a world leaves in its logs, without the moments.
+fn logs_of(play: &Play) -> (Performance, Vec<(String, Vec<Event>)>) {
+    let logs = Arc::new(Mutex::new(BTreeMap::new()));
+    let mut watchers = watchers::all(play);
+    watchers.push(Box::new(Logs(Arc::clone(&logs))));
+    let cast = Cast { choices: Choices::from_list(Vec::new()), watchers, tools: chores(false), tells: false };
+    let world = perform(play, cast).unwrap();
+    let logs = std::mem::take(&mut *logs.lock().unwrap());
+    let events = |bytes: Vec<u8>| {
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec);
+        lines.map(|line| without_moments(serde_json::from_slice::<Entry>(&line).unwrap().event)).collect()
+    };
+    (world, logs.into_iter().map(|(path, bytes)| (path, events(bytes))).collect())
+}
+
+fn without_moments(event: Event) -> Event {
+    match event {
+        Event::StepRetrying { step_id, attempt, error, .. } => {
+            Event::StepRetrying { step_id, attempt, error, retry_at_ms: 0 }
+        }
+        other => other,
+    }
+}
+
+/// The play of a workflow as it is written, with nothing that goes wrong by itself.
+fn calm(name: &str) -> Play {
+    let (_, play) = plays().into_iter().find(|(known, _)| known == name).unwrap();
+    Play { faults: Faults::default(), acts: Vec::new(), ..play }
+}
+
+/// Killed at any step and called again, a workflow ends with the log of one that nobody disturbed.
+#[test]
+fn a_workflow_that_is_cut_off_at_any_step_ends_with_the_same_log() {
+    let play = calm("world-workflow");
+    let (plain, whole) = logs_of(&play);
+    assert_eq!((plain.violation, whole.len()), (None, 2));
+    assert!(whole.iter().all(|(_, events)| matches!(events.last(), Some(Event::RunCompleted { .. }))), "{whole:?}");
+    for act in [Act::Crash, Act::CancelCall] {
+        for step in (1..=plain.steps).step_by(3) {
+            let moves = vec![Move { step, act, session: 0 }];
+            let (world, logs) = logs_of(&Play { moves, ..play.clone() });
+            assert_eq!(world.violation, None, "{act:?} at step {step}");
+            // A step that was cancelled by itself has failed for good; a call that was cancelled is gone on with.
+            if act == Act::Crash {
+                assert_eq!(logs, whole, "{act:?} at step {step}");
+            }
+        }
+    }
+}
+
+/// A script can be cancelled at each step of its life, each of its calls among them.
+#[test]
+fn a_program_can_be_cancelled_at_every_step() {
+    let play = Play { sessions: vec![vec!["go".to_owned()]], ..calm("world-programs") };
+    let plain = go(&play, Choices::from_list(Vec::new()), false);
+    let told = plain.aftermath.told[0].outcome.as_ref().unwrap();
+    assert_eq!((plain.violation, told.text.as_str()), (None, "the program is done"));
+    let mut cancelled = 0;
+    for act in [Act::CancelCall, Act::CancelRun, Act::DropRun] {
+        for step in 1..=plain.steps {
+            let moves = vec![Move { step, act, session: 0 }];
+            let world = go(&Play { moves, ..play.clone() }, Choices::from_list(Vec::new()), false);
+            assert_eq!(world.violation, None, "{act:?} at step {step}");
+            cancelled += u64::from(world.acted.is_some());
+        }
+    }
+    assert!(cancelled > plain.steps, "{cancelled}");
 }
 
 /// Takes it for bad when anything is done after a crash: a promise that is easy to break.

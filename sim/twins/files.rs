@@ -13,12 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::files::{
-    Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, OpenFile, Replacement,
+    Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, LogFile, OpenFile, Replacement,
 };
 use toolwarden_tools::workspace_path::WorkspacePath;
 
 use crate::fate::Fate;
 use crate::sight::Sight;
+use crate::twins::logs::PretendedLogs;
 
 /// Mode bits of every file.
 const MODE: u32 = 0o644;
@@ -31,6 +32,7 @@ pub struct PretendedFiles {
     fate: Fate,
     faulty: bool,
     disk: Arc<Mutex<Disk>>,
+    logs: PretendedLogs,
 }
 
 #[derive(Default)]
@@ -52,7 +54,8 @@ struct File {
 impl PretendedFiles {
     /// An empty workspace; a `faulty` one fails and crashes.
     pub fn new(fate: Fate, faulty: bool) -> Self {
-        Self { fate, faulty, disk: Arc::default() }
+        let logs = PretendedLogs::new(fate.clone(), faulty);
+        Self { fate, faulty, disk: Arc::default(), logs }
     }
 
     fn disk(&self) -> MutexGuard<'_, Disk> {
@@ -82,6 +85,7 @@ impl PretendedFiles {
 
     /// What a crash leaves of what was not synced.
     pub fn end_process(&self) {
+        self.logs.end_process();
         let fates: Vec<u32> = self.disk().files.values().map(|file| u32::from(file.synced.is_some())).collect();
         let fates: Vec<u32> =
             fates.into_iter().map(|unsynced| if unsynced == 1 { self.fate.below(3) } else { 0 }).collect();
@@ -229,6 +233,10 @@ impl Files for PretendedFiles {
         entries.sort_by(|one, other| one.path.as_bytes().cmp(other.path.as_bytes()));
         entries.dedup_by(|one, other| one.path == other.path);
         Ok(entries)
+    }
+
+    fn open_log(&self, path: &WorkspacePath) -> Result<Box<dyn LogFile>, FileError> {
+        self.logs.open(path)
     }
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
