@@ -170,9 +170,7 @@ async fn fault_5_nothing_is_admitted_while_a_cancel_cleans_up() {
         let lane = world.runtime.lanes().get(&Lane::Execute).unwrap();
         until("fifteen in the line", async || (lane.status().await.unwrap().waiting == 15).then_some(())).await;
         if leaves {
-            tokio::join!(world.runtime.shut_down(), async {
-                assert!(session.tool("ls", json!({})).await.is_err(), "nothing is taken on");
-            });
+            world.runtime.shut_down().await;
         } else {
             assert!(session.cancel(&CancelTarget::Everything, &CancelReason::Requested));
         }
