@@ -3,6 +3,7 @@
 //! Exit codes: 0 it did what it was asked, 1 it did not, 2 the command line has to be mended, 128 and the signal's
 //! number (130 for Ctrl-C) when it was told to end before it was done.
 
+pub(crate) mod agents;
 pub(crate) mod artifact;
 pub(crate) mod ask;
 pub(crate) mod call;
@@ -46,6 +47,8 @@ pub(crate) enum Command {
     Program(program::ProgramArgs),
     /// List the tools
     Tools(tools::ToolsArgs),
+    /// List the agents that tasks may be given to
+    Agents(agents::AgentsArgs),
     /// Read the whole of outputs that were shown in part
     Artifact(artifact::ArtifactCommandArgs),
     /// Run commands that say whether work is done
@@ -136,6 +139,7 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Call(args) => call::call(args, with).await,
         Command::Program(args) => program::program(args, with).await,
         Command::Tools(args) => tools::list(args, with).await,
+        Command::Agents(args) => agents::list(args, with).await,
         Command::Artifact(args) => artifact::artifact(args, with),
         Command::Verify(args) => verify::verify(args, with).await,
         Command::VerifyEvidence(args) => verify_evidence::verify_evidence(&args, with),

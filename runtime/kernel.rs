@@ -17,6 +17,7 @@ use dashmap::DashMap;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use toolwarden_actors::artifact_store::ArtifactStore;
+use toolwarden_actors::background::EndListener;
 use toolwarden_actors::budget::Amount;
 use toolwarden_actors::budget_ledger::{BudgetLedger, Reservation};
 use toolwarden_actors::bulkhead::Permit;
@@ -62,6 +63,7 @@ use crate::refusal::Refusal;
 use crate::scope::Scope;
 use crate::settlement::artifact::{Side, Unkept, forget_claims};
 use crate::settlement::evidence::{EXCERPT_KEY, attach};
+use crate::settlement::retained::{ContentKeeping, RetainError, Shown};
 use crate::settlement::sanitise::Sanitiser;
 use crate::settlement::sanitise::stream::HeldOutput;
 use crate::settlement::spool::OutputSpool;
@@ -213,6 +215,19 @@ impl Kernel {
         self.journal.note(self.event(scope, kind));
     }
 
+    /// Who tells of the ends of a session's background processes. It holds no scope, for that holds the processes.
+    pub fn background_listener(self: &Arc<Self>, scope: &Scope) -> EndListener {
+        let kernel = Arc::clone(self);
+        let (root_session, session, run) = (scope.root_session.clone(), scope.session.clone(), scope.run.clone());
+        Arc::new(move |status| {
+            if let Some(mut kind) = EventKind::background_end(status) {
+                kind.clean(&kernel.sanitiser);
+                let (root_session, session, run) = (root_session.clone(), session.clone(), run.clone());
+                kernel.journal.note(Event { root_session, session, run, kind });
+            }
+        })
+    }
+
     /// Writes an event, at once, and gives what waits until it is stored.
     ///
     /// # Errors
@@ -304,10 +319,14 @@ async fn route(
     let output_bytes = u64::try_from(outcome.output.len()).unwrap_or(u64::MAX);
     let health = health(&outcome);
     let settled = settle(&kernel, &scope, passage.id.clone(), passage.tool.clone(), outcome, Some(&spool));
-    let result = Arc::new(match settled {
+    let result = match settled {
         (result, None) => result,
         // Boxed, so that a call that loses nothing keeps no room for it.
         (result, Some(unkept)) => Box::pin(keep(&kernel, &scope, result, unkept)).await,
+    };
+    let result = Arc::new(match &scope.content {
+        None => result,
+        Some(content) => Box::pin(retain(&kernel, &scope, content, &cancel, result)).await,
     });
     let used = Amount { calls: 1, output_bytes, ..Amount::default() };
     drop(live);
@@ -628,10 +647,13 @@ fn context(
         clock: Arc::clone(&kernel.effects.clock),
         progress,
         spool,
-        web: needs.web.then(|| Web {
-            http: Arc::clone(&kernel.effects.http),
-            resolver: Arc::clone(&kernel.effects.resolver),
-            allowed: Arc::clone(&kernel.allowed_origins),
+        web: needs.web.then(|| match scope.workspace.has_network() {
+            true => Web {
+                http: Arc::clone(&kernel.effects.http),
+                resolver: Arc::clone(&kernel.effects.resolver),
+                allowed: Arc::clone(&kernel.allowed_origins),
+            },
+            false => Web::offline(),
         }),
         invoke: needs.invoke.then(|| Arc::new(nested()) as _),
         generate: match &scope.model {
@@ -805,6 +827,37 @@ fn settle(
 async fn keep(kernel: &Kernel, scope: &Scope, mut result: CallResult, unkept: Box<Unkept>) -> CallResult {
     result.output = unkept.keep(&kernel.artifacts, &scope.root_session, &mut result.metadata).await;
     result
+}
+
+/// Stage 13 of a session whose host keeps everything: what it does not keep is not released.
+async fn retain(
+    kernel: &Kernel,
+    scope: &Scope,
+    content: &ContentKeeping,
+    cancel: &Cancellation,
+    mut result: CallResult,
+) -> CallResult {
+    let CallResult { name, output, metadata, .. } = &mut result;
+    let shown = Shown { tool: name.as_str(), output, metadata };
+    let retained = content.retain(&kernel.artifacts, &scope.root_session, &scope.projection, cancel, shown).await;
+    let outcome = match retained {
+        Ok(()) => return result,
+        Err(RetainError::Cancelled(reason)) => ToolOutcome::ended_early(result.name.as_str(), &reason),
+        Err(error) => {
+            // Its words may hold anything; they go to the log of the host, not to the model.
+            tracing::error!(%error, adapter = content.name(), invocation = %result.id, "a result is withheld");
+            let text = format!(
+                "what {} gave could not be kept as this host demands, so it is not shown; what the call did is done",
+                result.name
+            );
+            ToolOutcome::error(ToolErrorKind::Transport { op: "retain".to_owned() }, text)
+        }
+    };
+    let (result, unkept) = settle(kernel, scope, result.id, result.name, outcome.trusted(Trust::Trusted), None);
+    match unkept {
+        Some(unkept) => keep(kernel, scope, result, unkept).await,
+        None => result,
+    }
 }
 
 /// The result of a call whose route did not come to its own end.

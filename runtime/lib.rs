@@ -4,6 +4,8 @@
 //! listed ground first, and a module imports only from those above its own line. Embedders start at
 //! [`Runtime::builder`] and may import [`prelude`].
 
+pub mod content_adapter;
+
 pub mod call_result;
 pub mod command_output;
 pub mod lanes;
@@ -34,6 +36,7 @@ pub mod grant_book;
 mod guarded_files;
 pub mod proposal;
 pub mod skill_limits;
+pub mod task_book;
 
 pub mod scope;
 
@@ -54,7 +57,9 @@ mod supervision_tree;
 
 pub mod embedding;
 
+pub mod child_host;
 pub mod evaluation;
+
 pub mod prelude;
 
 pub use embedding::Runtime;

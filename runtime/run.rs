@@ -154,7 +154,7 @@ impl RunPlan {
     /// The bounds that the run's own facts keep.
     pub fn bounds(&self) -> RunBounds {
         RunBounds {
-            rounds_max: self.limits.rounds_max.unwrap_or(self.agent.rounds_max),
+            rounds_max: self.agent.steps.rounds(self.limits.rounds_max),
             malformed_rounds_max: self.limits.malformed_rounds_max,
             same_call_max: self.limits.same_call_max,
         }
@@ -197,6 +197,8 @@ pub async fn carry(
         status = RunStatus::StoreFailed { message: error.to_string() };
     }
     (outcome.status, outcome.text) = (status, text);
+    // A turn that was cut short started nothing.
+    scope.tasks.turn_fell(&plan.run);
     // A run that is dropped while it waits for this to be stored has told it.
     if plan.end_told.take() {
         tell_end(&kernel, &scope, &outcome, &facts).await;
@@ -206,6 +208,9 @@ pub async fn carry(
 
 /// Tells the ending of a run whose body gave nothing back: what the node of every run calls as its epilogue.
 pub fn tell_lost(kernel: &Kernel, scope: &Scope, end_told: &EndTold, ending: &Ending) {
+    if let Some(run) = &scope.run {
+        scope.tasks.turn_fell(run);
+    }
     if !end_told.take() {
         return;
     }
@@ -262,6 +267,8 @@ impl Loop<'_> {
                         let status = RunStatus::Cancelled { reason: reason.clone() };
                         return Ok((status, text.unwrap_or_default()));
                     }
+                    // The turn stands: its results are kept, so what it started in the background may begin.
+                    self.scope.tasks.turn_stands(&self.plan.run);
                 }
             }
         }

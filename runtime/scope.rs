@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use toolwarden_actors::background::BackgroundProcesses;
 use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::node::NodeHandle;
-use toolwarden_tools::context::{ChildResults, ChildTask, FanOutPolicy};
+use toolwarden_tools::context::{ChildResults, ChildTask, DelegateError, FanOutPolicy, StartedTask};
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::effects::processes::Leftover;
@@ -27,7 +27,9 @@ use crate::hook::Hook;
 use crate::models::Model;
 use crate::policy::compiled::CompiledPolicy;
 use crate::settlement::projection_policy::ProjectionPolicy;
+use crate::settlement::retained::ContentKeeping;
 use crate::skill_limits::SkillLimits;
+use crate::task_book::TaskBook;
 
 /// What governs and serves the calls of one run, or of the host's direct calls in a session.
 #[derive(Clone)]
@@ -60,6 +62,8 @@ pub struct Scope {
     pub limits: CallLimits,
     /// How outputs are projected.
     pub projection: ProjectionPolicy,
+    /// The host's own keeping of what results are made of.
+    pub content: Option<ContentKeeping>,
     /// The nesting tools that this scope's calls are inside of, outermost first.
     pub ancestry: Vec<ToolName>,
     /// The facts of the session, where they are kept and the calls are its own.
@@ -68,6 +72,8 @@ pub struct Scope {
     pub model: Option<Arc<dyn Model>>,
     /// Starts child runs, where there is a model for them.
     pub children: Option<Arc<dyn ChildRuns>>,
+    /// The child runs of the session that the host opened, those of its children too.
+    pub tasks: Arc<TaskBook>,
     /// The session's background processes, where commands may be run.
     pub background: Option<BackgroundProcesses>,
     /// Who sees the raw output of commands, by stream.
@@ -162,5 +168,16 @@ pub trait ChildRuns: Send + Sync {
         invocation: &InvocationId,
         tasks: Vec<ChildTask>,
         policy: FanOutPolicy,
-    ) -> BoxFuture<'static, ChildResults>;
+    ) -> BoxFuture<'static, Result<ChildResults, DelegateError>>;
+
+    /// Starts a task that goes on after the invocation that asked for it.
+    fn background(
+        &self,
+        scope: &Arc<Scope>,
+        invocation: &InvocationId,
+        task: ChildTask,
+    ) -> BoxFuture<'static, Result<StartedTask, DelegateError>>;
+
+    /// Goes on with the tasks in the background that were under way when the session's process ended.
+    fn go_on(&self, scope: &Arc<Scope>);
 }

@@ -12,6 +12,7 @@ use crate::play::Play;
 use crate::scenario::{Plan, Scenario};
 use crate::seed::Choices;
 use crate::stage::{Cast, chores, perform};
+use crate::staleness;
 use crate::story::{MOMENTS_MAX, Moment, Story, Telling, What};
 use crate::tamper::{Tamper, Untouched};
 use crate::tree;
@@ -38,6 +39,7 @@ fn go(scenario: &Scenario, choices: Choices, telling: Telling) -> Story {
             }
         }
         Plan::World(play) => world(play, choices, telling),
+        Plan::Index(index) => staleness::run(index, choices, telling),
     }
 }
 

@@ -41,7 +41,10 @@ pub mod plays;
 
 pub mod watchers;
 
+pub mod planted;
+
 pub mod stage;
+pub mod staleness;
 
 pub mod scenario;
 pub mod world;

@@ -10,6 +10,7 @@ use crate::scenario::{Plan, Scenario};
 use crate::seed::Choices;
 use crate::shrink::shrink;
 use crate::stage::check;
+use crate::staleness::Staleness;
 use crate::workload::{Behaviour, FaultKind, Mix, Workload};
 
 /// Seeds that are tried in a world that was made smaller.
@@ -104,6 +105,7 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
             let worlds = smaller_worlds(workload);
             worlds.into_iter().map(|workload| Plan::Machines(Box::new(workload))).collect()
         }
+        Plan::Index(index) => smaller_indexes(index).into_iter().map(|index| Plan::Index(Box::new(index))).collect(),
         Plan::World(play) => smaller_plays(play).into_iter().map(|play| Plan::World(Box::new(play))).collect(),
     }
 }
@@ -164,6 +166,13 @@ fn smaller_worlds(workload: &Workload) -> Vec<Workload> {
     worlds
 }
 
+fn smaller_indexes(index: &Staleness) -> Vec<Staleness> {
+    let steps = [index.steps / 2, index.steps.saturating_sub(1)].into_iter().filter(|steps| *steps > 0);
+    let fewer = steps.map(|steps| Staleness { steps, ..index.clone() });
+    let calmer = [Staleness { races: false, ..index.clone() }, Staleness { faults: false, ..index.clone() }];
+    fewer.chain(calmer).filter(|smaller| smaller != index).collect()
+}
+
 fn smaller_plays(play: &Play) -> Vec<Play> {
     let mut plays = Vec::new();
     let mut changed = |change: &dyn Fn(&mut Play)| {
@@ -201,6 +210,9 @@ fn smaller_plays(play: &Play) -> Vec<Play> {
     changed(&|play| play.hostile = false);
     changed(&|play| play.files.clear());
     changed(&|play| play.pages.clear());
+    changed(&|play| play.offers.clear());
+    changed(&|play| play.outsiders = false);
+    changed(&|play| play.plain_files = false);
     // A turn of the model is a line of its script.
     let turns: Vec<&str> = play.turns.lines().filter(|line| !line.trim().is_empty()).collect();
     for at in (0..turns.len()).filter(|_| turns.len() > 1) {

@@ -106,6 +106,16 @@ impl Narrator {
             H::ToolBegan { node } => format!("the tool of {} starts", self.node(*node)),
             H::Fault { kind, node: Some(node) } => format!("FAULT: {} at {}", kind.words(), self.node(*node)),
             H::Fault { kind, node: None } => format!("FAULT: {}", kind.words()),
+            H::TaskRegistered { task, .. } => format!("task {} is registered in the background", task.0),
+            H::TurnStood { turn } => format!("the turn of run {} stands", turn.0),
+            H::RunOver { turn } => format!("no turn of run {} stands from here on", turn.0),
+            H::TaskBegan { task } => format!("task {} begins", task.0),
+            H::TaskCancelled { task } => format!("task {} is told to end", task.0),
+            H::TaskEnded { task, delivered: true } => {
+                format!("the end of task {} is told, and its result delivered", task.0)
+            }
+            H::TaskEnded { task, .. } => format!("the end of task {} is told", task.0),
+            H::TasksClosed { session } => format!("session {} starts no more tasks", session.0),
             H::FaultsStopped => "faults stop here: everything must come to rest".to_owned(),
             other => shared(other),
         }

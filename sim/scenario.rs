@@ -16,6 +16,7 @@ use crate::mutants;
 use crate::play::Play;
 use crate::seed::Choices;
 use crate::stage::check;
+use crate::staleness::{STEPS_MAX, Staleness, planted};
 use crate::workload::{
     Behaviour, Bodies, CANCELS_MAX, COUNT_MAX, Cancel, DEPTH_MAX, Faults, Limits, Mix, Person, SPAN_MS_MAX, Shape,
     WEIGHT_MAX, Workload,
@@ -48,6 +49,8 @@ pub enum Plan {
     Machines(Box<Workload>),
     /// The shipped runtime in a pretended world.
     World(Box<Play>),
+    /// The shipped index of searches beside edits.
+    Index(Box<Staleness>),
 }
 
 /// Who runs a scenario.
@@ -58,6 +61,8 @@ pub enum Driver {
     Machines,
     /// The shipped runtime on paused time, with twins for everything around it.
     World,
+    /// The shipped index and the shipped search, over files whose changes are told by a twin.
+    Index,
 }
 
 impl Driver {
@@ -66,6 +71,7 @@ impl Driver {
         match self {
             Self::Machines => "machines",
             Self::World => "world",
+            Self::Index => "index",
         }
     }
 }
@@ -131,6 +137,19 @@ struct WorldFile {
     world: Play,
 }
 
+/// A file for the index, as it is written.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IndexFile {
+    name: String,
+    about: String,
+    driver: Driver,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    choices: Option<Vec<u32>>,
+    #[serde(default)]
+    index: Staleness,
+}
+
 impl Scenario {
     /// Reads a scenario; `file` names it in errors.
     ///
@@ -160,6 +179,13 @@ impl Scenario {
                 check(&world).map_err(|error| at(line_of(text, "world", ""), error.to_string()))?;
                 Ok(Self { name, about, plan: Plan::World(Box::new(world)), choices })
             }
+            Driver::Index => {
+                let IndexFile { name, about, choices, index, .. } = toml::from_str(text).map_err(malformed)?;
+                let checked = checked_name(&name).and_then(|()| checked_about(&about));
+                let checked = checked.and_then(|()| checked_index(&index));
+                checked.map_err(|fault| at(line_of(text, fault.section, fault.key), fault.message))?;
+                Ok(Self { name, about, plan: Plan::Index(Box::new(index)), choices })
+            }
         }
     }
 
@@ -177,6 +203,13 @@ impl Scenario {
                 choices: self.choices.clone(),
                 world: Play::clone(play),
             }),
+            Plan::Index(index) => toml::to_string(&IndexFile {
+                name: self.name.clone(),
+                about: self.about.clone(),
+                driver: Driver::Index,
+                choices: self.choices.clone(),
+                index: Staleness::clone(index),
+            }),
         }
     }
 
@@ -185,6 +218,7 @@ impl Scenario {
         match &self.plan {
             Plan::Machines(_) => Driver::Machines,
             Plan::World(_) => Driver::World,
+            Plan::Index(_) => Driver::Index,
         }
     }
 
@@ -200,7 +234,7 @@ impl Scenario {
     pub fn workload(&self) -> Option<&Workload> {
         match &self.plan {
             Plan::Machines(workload) => Some(workload),
-            Plan::World(_) => None,
+            Plan::World(_) | Plan::Index(_) => None,
         }
     }
 }
@@ -297,6 +331,18 @@ fn checked(file: &MachinesFile) -> Result<(), Fault> {
     checked_mix("commands", file.commands.as_ref(), true)?;
     within("", "cancel", file.cancel.len() as u64, 0, CANCELS_MAX as u64)?;
     file.cancel.iter().try_for_each(|cancel| within("[cancel]", "at_ms", cancel.at_ms, 0, SPAN_MS_MAX))
+}
+
+fn checked_index(index: &Staleness) -> Result<(), Fault> {
+    within("index", "steps", u64::from(index.steps), 1, u64::from(STEPS_MAX))?;
+    match index.mutant.as_deref().filter(|name| planted::named(name).is_none()) {
+        Some(name) => {
+            let known: Vec<&str> = planted::ALL.iter().map(|planted| planted.name).collect();
+            let message = format!("there is no mutant {name:?} for the index; there are {}", known.join(", "));
+            Err(fault("index", "mutant", message))
+        }
+        None => Ok(()),
+    }
 }
 
 fn checked_name(name: &str) -> Result<(), Fault> {

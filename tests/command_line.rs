@@ -10,6 +10,8 @@
     reason = "the tests run the program and look at real files and processes"
 )]
 
+#[path = "command_line/agent.rs"]
+mod agent;
 #[path = "command_line/artifact.rs"]
 mod artifact;
 #[path = "command_line/containment.rs"]

@@ -25,6 +25,8 @@ pub mod walk;
 pub mod segment_cache;
 pub mod tree;
 
+pub mod told_files;
+
 pub mod trigram;
 
 mod index_state;

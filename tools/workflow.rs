@@ -26,5 +26,7 @@ pub const STEP_INPUT_BYTES_MAX: usize = 64 * 1024;
 pub const STEPS_AT_ONCE_MAX: usize = 64;
 /// Most steps of one run.
 pub const STEPS_MAX: usize = 10_000;
+/// Most commands in a row that begin no step: words of progress, and waits that are over.
+pub const IDLE_COMMANDS_MAX: u32 = 256;
 /// Longest log, in bytes.
 pub const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;

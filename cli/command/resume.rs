@@ -15,7 +15,7 @@ use crate::assembly::{
     Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_policy, parse_origin, parse_timeout,
 };
 use crate::bucket::BucketArgs;
-use crate::containment::Level;
+use crate::containment::HoldArgs;
 use crate::sandbox::SandboxArgs;
 use crate::terminal::Screen;
 
@@ -66,9 +66,8 @@ pub(crate) struct ResumeArgs {
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 
-    /// How far commands are held; refused where that is not available [default: sub_reaper]
-    #[arg(long, value_enum, value_name = "LEVEL")]
-    containment: Option<Level>,
+    #[command(flatten)]
+    containment: HoldArgs,
 
     #[command(flatten)]
     sandbox: SandboxArgs,

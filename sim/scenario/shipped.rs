@@ -6,8 +6,9 @@ use super::{Scenario, ScenarioError};
 use crate::plays;
 
 /// Name and text of each for the machines, by name.
-const MACHINES: [(&str, &str); 20] = [
+const MACHINES: [(&str, &str); 21] = [
     ("absent-person", include_str!("../scenarios/absent-person.toml")),
+    ("background-tasks", include_str!("../scenarios/background-tasks.toml")),
     ("budget-midway", include_str!("../scenarios/budget-midway.toml")),
     ("cancel-storm", include_str!("../scenarios/cancel-storm.toml")),
     ("crash-storm", include_str!("../scenarios/crash-storm.toml")),
@@ -29,12 +30,15 @@ const MACHINES: [(&str, &str); 20] = [
     ("wide", include_str!("../scenarios/wide.toml")),
 ];
 
+/// Name and text of the one for the index.
+const INDEX: [(&str, &str); 1] = [("index-staleness", include_str!("../scenarios/index-staleness.toml"))];
+
 /// Name and text of each, those for the machines first.
 pub(super) fn files() -> impl Iterator<Item = (&'static str, &'static str)> {
-    MACHINES.into_iter().chain(plays::SHIPPED)
+    MACHINES.into_iter().chain(plays::SHIPPED).chain(INDEX)
 }
 
-/// All of them: those for the machines, then those for the world, by name.
+/// All of them: those for the machines, then those for the world, by name, then the one for the index.
 ///
 /// # Errors
 /// [`ScenarioError`], which would be a bug.

@@ -187,3 +187,32 @@ async fn a_child_has_its_own_memory_of_files() {
     world.at_rest(&[&session]).await;
     world.end().await;
 }
+
+/// An answer in the form that was asked for comes back as it is, and one in another form is no success.
+#[tokio::test]
+async fn an_answer_has_the_form_that_was_asked_for() {
+    let world = World::new().await;
+    let turns = [
+        json!({"when": "count them", "text": "```json\n{\"count\": 3}\n```"}),
+        json!({"when": "guess", "text": "three or so"}),
+    ];
+    let session = world.session().model(script(&turns)).open().await.unwrap();
+    let schema = json!({"type": "object", "required": ["count"], "properties": {"count": {"type": "integer"}}});
+    let asking =
+        |prompt: &str| json!({"agent": "general", "description": "d", "prompt": prompt, "output_schema": schema});
+    let counted = session.tool("task", asking("count them")).await.unwrap();
+    assert!(counted.is_success(), "{}", counted.output);
+    assert_eq!(counted.metadata["structured"], json!({"count": 3}));
+    let prompt = &world.record.of_type("agent_start")[0]["prompt"];
+    assert!(prompt.as_str().unwrap().contains("\"required\":[\"count\"]"), "{prompt}");
+    let guessed = session.tool("task", json!({"tasks": [asking("count them"), asking("guess")]})).await.unwrap();
+    let results = &guessed.metadata["results"];
+    assert_eq!((&results[0]["success"], &results[0]["structured"]), (&json!(true), &json!({"count": 3})));
+    assert_eq!(results[1]["success"], false);
+    assert!(
+        results[1].get("structured").is_none() && guessed.output.contains("form that was asked for"),
+        "{guessed:?}"
+    );
+    world.at_rest(&[&session]).await;
+    world.end().await;
+}

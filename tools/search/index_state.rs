@@ -5,13 +5,13 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::cancellation::Cancellation;
 use crate::effects::folder_watch::WatchError;
+use crate::search::told_files::BeginTelling;
 use crate::search::tree::TreeError;
 use crate::search::trigram::Knowledge;
-use crate::workspace::local::LocalFiles;
 
 /// What is known, or why it is not.
 pub(crate) enum Phase {
@@ -27,7 +27,8 @@ pub(crate) enum Phase {
 
 /// What the searches and the thread share.
 pub(crate) struct Shared {
-    pub(crate) files: Arc<LocalFiles>,
+    /// Begins to be told of changes of its files.
+    pub(crate) begin: BeginTelling,
     pub(crate) root: PathBuf,
     pub(crate) cache: Option<PathBuf>,
     pub(crate) cancel: Cancellation,
@@ -47,9 +48,9 @@ pub(crate) struct State {
 
 impl Shared {
     /// Nobody asked yet.
-    pub(crate) fn new(files: LocalFiles, root: PathBuf, cache: Option<PathBuf>, wake: OwnedFd) -> Self {
+    pub(crate) fn new(begin: BeginTelling, root: PathBuf, cache: Option<PathBuf>, wake: OwnedFd) -> Self {
         Self {
-            files: Arc::new(files),
+            begin,
             root,
             cache,
             cancel: Cancellation::new(),

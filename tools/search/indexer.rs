@@ -20,6 +20,7 @@ use crate::search::segment::{Segment, SegmentBuilder, SegmentFile, Stamp};
 use crate::search::segment_cache::{Kept, SegmentCache};
 use crate::search::stop::Stop;
 use crate::search::text::{AtNul, TextFacts, TextReader, read_whole, settle_whole};
+use crate::search::told_files::ToldFiles;
 use crate::search::tree::{Content, TreeError};
 use crate::search::trigram::{Knowledge, KnownSegment, Settled};
 use crate::workspace_path::WorkspacePath;
@@ -55,31 +56,57 @@ pub(crate) fn run(shared: &Shared) {
     let _refused = rustix::process::nice(NICENESS);
     let (stop, _guard) = Stop::new(shared.cancel.clone());
     for _ in 0..RESTARTS_MAX {
-        let known = match Knowledge::read(Arc::clone(&shared.files), &|| stop.is_given()) {
-            Ok(known) => known,
-            Err(error) => {
-                tracing::info!(%error, root = %shared.root.display(), "searches go without an index");
-                shared.enter(Phase::Failed);
-                return;
-            }
-        };
-        let watch = Arc::clone(known.watch());
-        shared.enter(Phase::Known(Box::new(known)));
-        let mut indexer = Indexer::new(shared, stop.clone());
-        match indexer.work(&watch) {
+        let Some(told) = read(shared, &stop) else { return };
+        let mut indexer = Indexer::new(shared, Arc::clone(&told), stop.clone());
+        match indexer.work() {
             Ok(()) => return,
-            Err(error) => {
-                tracing::info!(%error, root = %shared.root.display(), "the search index begins anew");
-                shared.enter(Phase::Reading);
-            }
+            Err(error) => begin_anew(shared, &error),
         }
     }
     shared.enter(Phase::Failed);
 }
 
+/// Does what there is to do now and returns: for whoever has no thread for it. Returns whether the index is in use.
+pub(crate) fn step(shared: &Shared) -> bool {
+    let (stop, _guard) = Stop::new(shared.cancel.clone());
+    let known = shared.with_knowledge(|known| Ok(Arc::clone(known.told()))).ok();
+    let Some(told) = known.or_else(|| read(shared, &stop)) else { return false };
+    let mut indexer = Indexer::new(shared, told, stop);
+    match indexer.catch_up() {
+        Ok(()) => true,
+        Err(error) => {
+            begin_anew(shared, &error);
+            false
+        }
+    }
+}
+
+/// Reads the tree, so that it is in use; none when that is not to be had.
+fn read(shared: &Shared, stop: &Stop) -> Option<Arc<dyn ToldFiles>> {
+    let begun = (shared.begin)();
+    let known = begun.and_then(|told| Ok((Knowledge::read(Arc::clone(&told), &|| stop.is_given())?, told)));
+    match known {
+        Ok((known, told)) => {
+            shared.enter(Phase::Known(Box::new(known)));
+            Some(told)
+        }
+        Err(error) => {
+            tracing::info!(%error, root = %shared.root.display(), "searches go without an index");
+            shared.enter(Phase::Failed);
+            None
+        }
+    }
+}
+
+fn begin_anew(shared: &Shared, error: &TreeError) {
+    tracing::info!(%error, root = %shared.root.display(), "the search index begins anew");
+    shared.enter(Phase::Reading);
+}
+
 /// The work after the tree was read.
 struct Indexer<'a> {
     shared: &'a Shared,
+    told: Arc<dyn ToldFiles>,
     stop: Stop,
     cache: Option<SegmentCache>,
     builder: SegmentBuilder,
@@ -98,7 +125,7 @@ struct Indexed {
 }
 
 impl<'a> Indexer<'a> {
-    fn new(shared: &'a Shared, stop: Stop) -> Self {
+    fn new(shared: &'a Shared, told: Arc<dyn ToldFiles>, stop: Stop) -> Self {
         let open = |cache: &PathBuf| {
             SegmentCache::open(cache, &shared.root)
                 .inspect_err(|error| tracing::info!(%error, "the search index is kept in memory"))
@@ -106,6 +133,7 @@ impl<'a> Indexer<'a> {
         };
         Self {
             shared,
+            told,
             stop,
             cache: shared.cache.as_ref().and_then(open),
             builder: SegmentBuilder::default(),
@@ -121,7 +149,7 @@ impl<'a> Indexer<'a> {
     ///
     /// # Errors
     /// [`TreeError`]: everything must begin anew.
-    fn work(&mut self, watch: &impl std::os::fd::AsFd) -> Result<(), TreeError> {
+    fn work(&mut self) -> Result<(), TreeError> {
         let kept = self.cache.as_mut().map(SegmentCache::load).unwrap_or_default();
         for kept in kept {
             if self.stop.is_given() {
@@ -135,18 +163,30 @@ impl<'a> Indexer<'a> {
                 continue;
             }
             self.shared.rest(true);
-            self.wait(watch);
+            self.wait();
             self.shared.rest(false);
             self.shared.with_knowledge(|known| known.refresh().map(|_| ()))?;
         }
         Ok(())
     }
 
+    /// Hears of what changed and reads what is not known, once.
+    fn catch_up(&mut self) -> Result<(), TreeError> {
+        self.shared.with_knowledge(|known| known.refresh().map(|_| ()))?;
+        self.index_unknown()?;
+        if self.make_room()? {
+            self.index_unknown()?;
+        }
+        Ok(())
+    }
+
     /// Waits for a change, and then until it is quiet.
-    fn wait(&self, watch: &impl std::os::fd::AsFd) {
+    fn wait(&self) {
         let wake = &self.shared.wake;
         if !self.shared.has_unknown() && !self.stop.is_given() {
-            let mut both = [PollFd::new(watch, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+            let told = self.told.told();
+            let both = told.iter().map(|told| PollFd::new(told, PollFlags::IN));
+            let mut both: Vec<PollFd<'_>> = both.chain([PollFd::new(wake, PollFlags::IN)]).collect();
             let _interrupted = rustix::event::poll(&mut both, None);
         }
         // A file that changes all the time is read again at this pace, whoever wakes.
@@ -277,7 +317,7 @@ impl<'a> Indexer<'a> {
 
     /// Reads a file's grams; none when it is not to be indexed.
     fn read(&mut self, path: &WorkspacePath, now_unix_ns: Option<i128>) -> Option<Indexed> {
-        let (mut file, changed_unix_ns) = self.shared.files.open_with_change(path).ok()?;
+        let (mut file, changed_unix_ns) = self.told.open_with_change(path).ok()?;
         let stat = *file.stat();
         let stamp = stamp_of(&stat, changed_unix_ns);
         // A file with another name can be changed through it, and nobody would tell.
@@ -316,7 +356,7 @@ impl<'a> Indexer<'a> {
 
     /// Whether a regular file is still the one that was read.
     fn is_same(&self, path: &WorkspacePath, stamp: &Stamp) -> bool {
-        let now = self.shared.files.look_at(path);
+        let now = self.told.look_at(path);
         now.is_some_and(|(stat, changed)| stat.kind == FileKind::File && stamp_of(&stat, changed) == *stamp)
     }
 

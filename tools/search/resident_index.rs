@@ -9,17 +9,20 @@
 //! mounted over a folder of it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use rustix::event::EventfdFlags;
+use rustix::io::Errno;
 
 use crate::cancellation::CancelReason;
 use crate::effects::files::{FileError, Files, Links};
 use crate::search::index_state::{Phase, Shared};
 use crate::search::indexer;
+use crate::search::told_files::{BeginTelling, ToldLocalFiles};
 use crate::search::trigram::View;
 use crate::workspace::local::LocalFiles;
 use crate::workspace_path::WorkspacePath;
@@ -46,6 +49,8 @@ pub struct IndexStatus {
 pub struct ResidentIndex {
     shared: Arc<Shared>,
     identity: (u64, u64),
+    /// Whether it works only when it is told to, on the thread of whoever says so.
+    by_hand: bool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -57,17 +62,37 @@ impl ResidentIndex {
     pub fn open(root: PathBuf, cache: Option<PathBuf>) -> Result<Self, FileError> {
         let (files, absolute) = LocalFiles::open(&root)?;
         let identity = files.stat(&WorkspacePath::root(), Links::Follow)?.identity;
-        let wake = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|errno| {
-            FileError::Io { op: "watch", path: absolute.display().to_string(), source: errno.into() }
-        })?;
         // A cache inside of the workspace would be searched, and stand beside the user's own files.
         let cache = cache.filter(|cache| !cache.starts_with(&absolute));
-        let shared = Shared::new(files, absolute, cache, wake);
-        Ok(Self { shared: Arc::new(shared), identity, thread: Mutex::new(None) })
+        let files = Arc::new(files);
+        let begin: BeginTelling = Box::new(move || Ok(Arc::new(ToldLocalFiles::begin(Arc::clone(&files))?)));
+        let wake = wake(&absolute)?;
+        let shared = Shared::new(begin, absolute, cache, wake);
+        Ok(Self { shared: Arc::new(shared), identity, by_hand: false, thread: Mutex::new(None) })
+    }
+
+    /// Over any files of which every change is told, such as pretended ones, under the name and the identity that
+    /// their root has. It has no thread and no cache, and works when [`Self::step`] is called.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn by_hand(root: PathBuf, identity: (u64, u64), begin: BeginTelling) -> Result<Self, FileError> {
+        let wake = wake(&root)?;
+        let shared = Shared::new(begin, root, None, wake);
+        Ok(Self { shared: Arc::new(shared), identity, by_hand: true, thread: Mutex::new(None) })
+    }
+
+    /// Does what there is to do now, on this thread, for an index without one of its own. Returns whether searches use
+    /// the index then.
+    pub fn step(&self) -> bool {
+        self.by_hand && !self.shared.cancel.is_cancelled() && indexer::step(&self.shared)
     }
 
     /// Begins to read, unless that was begun.
     pub fn begin(&self) {
+        if self.by_hand {
+            return;
+        }
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_some() || self.shared.cancel.is_cancelled() {
             return;
@@ -169,6 +194,12 @@ impl Drop for ResidentIndex {
     }
 }
 
+/// What wakes the thread of an index.
+fn wake(root: &Path) -> Result<OwnedFd, FileError> {
+    let refused = |errno: Errno| FileError::Io { op: "watch", path: root.display().to_string(), source: errno.into() };
+    rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(refused)
+}
+
 /// The indexes of a runtime, by root.
 pub struct ResidentIndexes {
     cache: Option<PathBuf>,
@@ -193,6 +224,16 @@ impl ResidentIndexes {
     /// None yet. Segments are kept in folders beneath `cache`; without one, what fits stays in memory.
     pub fn new(cache: Option<PathBuf>) -> Self {
         Self { cache, roots: Mutex::default() }
+    }
+
+    /// With this index for its root.
+    #[must_use]
+    pub fn with(self, index: ResidentIndex) -> Self {
+        let root = index.shared.root.clone();
+        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        roots.by_path.insert(root, (0, Arc::new(index)));
+        drop(roots);
+        self
     }
 
     /// The index for what is read through these files; none when it would not be true for them.

@@ -7,17 +7,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
-use crate::effects::files::{FileError, FileStat, Files, Links};
-use crate::effects::folder_watch::{Change, ChangeKind, FolderWatch, WatchError};
+use crate::effects::files::{FileStat, Files, Links};
+use crate::effects::folder_watch::{Change, ChangeKind, WatchError};
 use crate::search::requirement::Requirement;
 use crate::search::rule_stack::speaks_of_rules;
 use crate::search::segment::{FileSet, Segment};
+use crate::search::told_files::ToldFiles;
 use crate::search::tree::{Content, FolderId, Ground, Leaf, ROOT, Tree, TreeError, TreeWalk, entry_of};
-use crate::workspace::local::LocalFiles;
 use crate::workspace_path::WorkspacePath;
 
 /// Most repositories inside of a workspace whose own exclude files are kept an eye on.
@@ -36,8 +35,7 @@ pub struct KnownSegment {
 
 /// All that is known; changed under one lock.
 pub struct Knowledge {
-    files: Arc<LocalFiles>,
-    watch: Arc<FolderWatch>,
+    told: Arc<dyn ToldFiles>,
     watched: BTreeMap<i32, FolderId>,
     tree: Arc<Tree>,
     segments: Arc<Vec<Option<KnownSegment>>>,
@@ -58,36 +56,23 @@ pub struct Settled {
     pub content: Content,
 }
 
-/// A tree that grows over a real folder, each folder watched before it is listed.
+/// A tree that grows over files of which every change is told, each folder watched before it is listed.
 struct Watching<'a> {
-    files: &'a LocalFiles,
-    watch: &'a FolderWatch,
+    told: &'a dyn ToldFiles,
     watched: &'a mut BTreeMap<i32, FolderId>,
     stop: &'a dyn Fn() -> bool,
 }
 
 impl Ground for Watching<'_> {
     fn files(&self) -> &dyn Files {
-        self.files
+        self.told.files()
     }
 
     fn watch(&mut self, path: &WorkspacePath, id: FolderId) -> Result<Option<i32>, TreeError> {
         if (self.stop)() {
             return Err(TreeError::Stopped);
         }
-        // What may not be opened cannot be listed either; a change of its rights is told by the folder above, and so is
-        // what went or became a link. Anything else (no descriptors left, no /proc) would leave it unwatched unnoticed.
-        let folder = match self.files.open_folder(path) {
-            Ok(folder) => folder,
-            Err(FileError::NotFound { .. }) => return Ok(None),
-            Err(FileError::Io { ref source, .. }) if is_told_by_the_folder_above(source) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let number = match self.watch.add(folder.as_fd()) {
-            Ok(number) => number,
-            Err(_) if rustix::fs::fstat(&folder).is_ok_and(|stat| stat.st_nlink == 0) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
+        let Some(number) = self.told.watch(path)? else { return Ok(None) };
         if self.watched.insert(number, id).is_some_and(|known| known != id) {
             // One folder in two places (a bind mount): its changes could not be told apart.
             let twice = std::io::Error::other("a folder stands twice in the tree");
@@ -98,13 +83,8 @@ impl Ground for Watching<'_> {
 
     fn unwatch(&mut self, watch: i32) {
         self.watched.remove(&watch);
-        self.watch.remove(watch);
+        self.told.unwatch(watch);
     }
-}
-
-fn is_told_by_the_folder_above(error: &std::io::Error) -> bool {
-    use rustix::io::Errno;
-    matches!(Errno::from_io_error(error), Some(Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::NOTDIR))
 }
 
 /// What happened to one folder since the last look.
@@ -121,13 +101,11 @@ impl Knowledge {
     ///
     /// # Errors
     /// [`TreeError`].
-    pub fn read(files: Arc<LocalFiles>, stop: &dyn Fn() -> bool) -> Result<Self, TreeError> {
-        let watch = Arc::new(FolderWatch::new()?);
+    pub fn read(told: Arc<dyn ToldFiles>, stop: &dyn Fn() -> bool) -> Result<Self, TreeError> {
         let mut watched = BTreeMap::new();
-        let tree = Tree::build(&mut Watching { files: &files, watch: &watch, watched: &mut watched, stop })?;
+        let tree = Tree::build(&mut Watching { told: &*told, watched: &mut watched, stop })?;
         let mut known = Self {
-            files,
-            watch,
+            told,
             watched,
             tree: Arc::new(tree),
             segments: Arc::default(),
@@ -141,9 +119,9 @@ impl Knowledge {
         Ok(known)
     }
 
-    /// The watch, to wait for changes.
-    pub fn watch(&self) -> &Arc<FolderWatch> {
-        &self.watch
+    /// The files that it is about.
+    pub fn told(&self) -> &Arc<dyn ToldFiles> {
+        &self.told
     }
 
     /// The tree as it is.
@@ -167,7 +145,7 @@ impl Knowledge {
     /// [`TreeError`]: nothing is known any more.
     pub fn refresh(&mut self) -> Result<bool, TreeError> {
         let mut changes: Vec<Change> = Vec::new();
-        self.watch.drain(&mut |change| {
+        self.told.drain(&mut |change| {
             // Writing piece by piece says the same again and again.
             if changes.last() != Some(&change) {
                 changes.push(change);
@@ -178,15 +156,15 @@ impl Knowledge {
             self.hear(change, &mut folders)?;
         }
         for (id, path, before) in &self.excludes {
-            if self.files.stat(path, Links::Stay).ok() != *before {
+            if self.told.files().stat(path, Links::Stay).ok() != *before {
                 folders.entry(*id).or_default().rules = true;
             }
         }
         if folders.is_empty() {
             return Ok(false);
         }
-        let mut ground =
-            Watching { files: &self.files, watch: &self.watch, watched: &mut self.watched, stop: &|| false };
+        let told = Arc::clone(&self.told);
+        let mut ground = Watching { told: &*told, watched: &mut self.watched, stop: &|| false };
         let tree = Arc::make_mut(&mut self.tree);
         // First everything that may have moved goes, so that it can be met again elsewhere.
         for (id, change) in &folders {

@@ -3,10 +3,10 @@
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::workflow::STEPS_MAX;
 use crate::workflow::command::Command;
 use crate::workflow::event::{Entry, Event, ScheduledStep};
 use crate::workflow::state::{RunState, StepStatus, Waiting};
+use crate::workflow::{IDLE_COMMANDS_MAX, STEPS_MAX};
 
 /// Most events that one command becomes: its steps.
 pub const EVENTS_MAX: usize = crate::workflow::STEPS_AT_ONCE_MAX;
@@ -71,6 +71,12 @@ pub enum DecisionError {
     /// Too many steps.
     #[error("a run has at most {STEPS_MAX} steps")]
     TooMany,
+    /// The script goes on and on and does nothing.
+    #[error(
+        "the script has told progress or waited {IDLE_COMMANDS_MAX} times in a row; schedule a step in between, or \
+         complete the run"
+    )]
+    Idle,
 }
 
 /// What is to be done now.
@@ -101,6 +107,11 @@ pub fn next(state: &RunState, now_ms: u64) -> Next {
 /// # Errors
 /// [`DecisionError`].
 pub fn decide(state: &RunState, command: Command, now_ms: u64) -> Result<Vec<Event>, DecisionError> {
+    let is_idle =
+        matches!(command, Command::WaitUntil { .. } | Command::WaitForSignal { .. } | Command::RecordProgress { .. });
+    if is_idle && state.idle_commands >= IDLE_COMMANDS_MAX {
+        return Err(DecisionError::Idle);
+    }
     Ok(match command {
         Command::Complete { output } => match &state.cancel {
             Some(reason) => vec![Event::RunCancelled { reason: reason.clone() }],
@@ -235,4 +246,40 @@ pub fn failed_by_step(state: &RunState) -> Option<Event> {
         }
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{DecisionError, decide};
+    use crate::workflow::IDLE_COMMANDS_MAX;
+    use crate::workflow::command::Command;
+    use crate::workflow::event::{Entry, Event};
+    use crate::workflow::state::RunState;
+
+    // Found in a review: a script that says how far it is for ever had no end.
+    #[test]
+    fn a_run_that_does_nothing_comes_to_an_end() {
+        let mut state = RunState::default();
+        let mut say = |command: serde_json::Value| {
+            let events = decide(&state, Command::read(command).unwrap(), 0)?;
+            for event in events.into_iter().chain([Event::WaitEnded]) {
+                state.apply(&Entry { sequence: 1, at_ms: 0, event });
+            }
+            Ok::<(), DecisionError>(())
+        };
+        let idle =
+            [json!({"type": "record_progress", "message": "so far"}), json!({"type": "wait_until", "delay_ms": 0})];
+        for round in 0..2 {
+            for number in 0..IDLE_COMMANDS_MAX {
+                assert_eq!(say(idle[number as usize % 2].clone()), Ok(()), "{round} {number}");
+            }
+            for command in idle.clone() {
+                assert_eq!(say(command), Err(DecisionError::Idle));
+            }
+            assert_eq!(say(json!({"type": "schedule_step", "step_id": format!("s{round}"), "step_name": "s"})), Ok(()));
+        }
+        assert_eq!(say(json!({"type": "complete"})), Ok(()));
+    }
 }

@@ -26,6 +26,8 @@ pub struct RunState {
     pub signals: IndexMap<String, Signal>,
     /// Why it is to end, when somebody wants that.
     pub cancel: Option<String>,
+    /// Words of progress and waits since the last step was scheduled.
+    pub idle_commands: u32,
     /// How it ended.
     pub end: Option<RunEnd>,
     /// The number of the last event.
@@ -132,8 +134,10 @@ impl RunState {
                 self.input = input.clone();
                 self.created_at_ms = entry.at_ms;
             }
-            Event::RunStarted | Event::ProgressRecorded { .. } => {}
+            Event::RunStarted => {}
+            Event::ProgressRecorded { .. } => self.idle_commands += 1,
             Event::StepCreated(scheduled) => {
+                self.idle_commands = 0;
                 let step = Step { scheduled: scheduled.clone(), attempts: 0, status: StepStatus::Created };
                 self.open.push(scheduled.step_id.clone());
                 self.steps.insert(scheduled.step_id.clone(), step);
@@ -147,8 +151,12 @@ impl RunState {
             Event::StepRetrying { step_id, retry_at_ms, .. } => self.set(step_id, StepStatus::Retrying(*retry_at_ms)),
             Event::StepCompleted { step_id, output } => self.close(step_id, StepStatus::Completed(output.clone())),
             Event::StepFailed { step_id, error } => self.close(step_id, StepStatus::Failed(error.clone())),
-            Event::WaitStarted { until_ms } => self.waiting = Some(Waiting::Until(*until_ms)),
+            Event::WaitStarted { until_ms } => {
+                self.idle_commands += 1;
+                self.waiting = Some(Waiting::Until(*until_ms));
+            }
             Event::SignalAwaited { signal } => {
+                self.idle_commands += 1;
                 self.waiting = Some(Waiting::Signal(signal.clone()));
                 self.consume();
             }

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use serde::Serialize;
-use toolwarden_sim::mutants;
-use toolwarden_sim::scenario::shipped;
+use toolwarden_sim::scenario::{Driver, shipped};
+use toolwarden_sim::{mutants, planted, staleness};
 
 use super::super::{CommandError, End};
 use crate::terminal::print;
@@ -43,9 +43,15 @@ pub(super) fn list(args: &ListArgs) -> Result<End, CommandError> {
         return Ok(End::Done);
     }
     let listed: Vec<Listed> = if args.mutants {
-        let all = mutants::all();
-        all.map(|mutant| Listed { name: mutant.name.to_owned(), about: mutant.about.to_owned(), driver: None })
-            .collect()
+        let machines = mutants::all().map(|mutant| (mutant.name, mutant.about, Driver::Machines));
+        let worlds = planted::all().map(|planted| (planted.name, planted.about, Driver::World));
+        let index = staleness::planted::ALL.map(|planted| (planted.name, planted.about, Driver::Index));
+        let listed = |(name, about, driver): (&str, &str, Driver)| Listed {
+            name: name.to_owned(),
+            about: about.to_owned(),
+            driver: Some(driver.as_str()),
+        };
+        machines.chain(worlds).chain(index).map(listed).collect()
     } else {
         let all = shipped::all().map_err(|error| CommandError::Usage(error.to_string()))?;
         let listed = all.into_iter().map(|scenario| {

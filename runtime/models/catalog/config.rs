@@ -1,4 +1,4 @@
-//! The settings of models, from `toolwarden.toml`: checked when they are loaded, each fault with its line.
+//! The settings of `toolwarden.toml`, of models and of commands: checked when they are loaded, each fault with its line.
 //!
 //! A setting that nobody knows is a fault and not ignored, for a mistyped name would silently do nothing. Values are not
 //! shown in faults: one of them may be a key in the wrong place.
@@ -10,6 +10,7 @@ use std::time::Duration;
 use thiserror::Error;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use toolwarden_tools::effects::processes::containment::CommandLimits;
 
 use super::Provider;
 use crate::models::gate::RetryPolicy;
@@ -26,6 +27,10 @@ const TIMEOUT_S_MAX: f64 = 24.0 * 3600.0;
 const ATTEMPTS_MAX: i64 = 20;
 /// Most requests to one model beside each other that can be set.
 const CONCURRENCY_MAX: i64 = 1024;
+/// Most processes that a command can be limited to.
+const PROCESSES_MAX: i64 = 4_194_304;
+/// Most memory that a command can be limited to, in MiB: a pebibyte.
+const MEMORY_MIB_MAX: i64 = 1 << 30;
 /// Highest price that can be set, in US dollars a million tokens.
 const PRICE_USD_MAX: f64 = 1_000_000.0;
 /// The settings of a provider.
@@ -40,6 +45,19 @@ pub struct ModelConfig {
     pub providers: BTreeMap<Provider, ProviderConfig>,
     /// When a request is sent again.
     pub retries: RetryPolicy,
+    /// Where agents are found.
+    pub agents: AgentFolders,
+    /// What each command may use.
+    pub commands: CommandLimits,
+}
+
+/// The folders that agents are read from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AgentFolders {
+    /// The person's own; one that is not absolute stands beside the settings.
+    pub folder: Option<String>,
+    /// A folder of every workspace.
+    pub workspace_folder: Option<String>,
 }
 
 /// The settings of one provider's models; what is not set is left to defaults.
@@ -215,7 +233,23 @@ impl Reader<'_> {
                     }
                     other => reader.unknown(key, other, "attempts and max_wait_s"),
                 }),
-                other => self.unknown(key, other, "[providers.NAME] and [retry]"),
+                "agents" => self.each_entry(value, |reader, (key, value)| match key.get_ref().as_ref() {
+                    "folder" => config.agents.folder = reader.text(key, value),
+                    "workspace_folder" => config.agents.workspace_folder = reader.text(key, value),
+                    other => reader.unknown(key, other, "folder and workspace_folder"),
+                }),
+                "commands" => self.each_entry(value, |reader, (key, value)| match key.get_ref().as_ref() {
+                    "max_processes" => {
+                        let most = reader.whole(key, value, PROCESSES_MAX);
+                        config.commands.processes_max = most.and_then(|most| u32::try_from(most).ok());
+                    }
+                    "max_memory_mib" => {
+                        let most = reader.whole(key, value, MEMORY_MIB_MAX);
+                        config.commands.memory_bytes_max = most.map(|most| most.saturating_mul(1024 * 1024));
+                    }
+                    other => reader.unknown(key, other, "max_processes and max_memory_mib"),
+                }),
+                other => self.unknown(key, other, "[providers.NAME], [retry], [commands] and [agents]"),
             }
         }
     }
@@ -349,6 +383,10 @@ mod tests {
     use crate::models::openai_chat::OpenAiChat;
 
     const WHOLE: &str = r#"
+[agents]
+folder = "agents"
+workspace_folder = ".toolwarden/agents"
+
 [retry]
 attempts = 2
 max_wait_s = 30
@@ -374,6 +412,8 @@ max_concurrency = 3
     fn settings_are_read() {
         let config = ModelConfig::from_toml(WHOLE, "f").unwrap();
         assert_eq!((config.retries.attempts_max, config.retries.asked_wait_max), (2, Duration::from_secs(30)));
+        assert_eq!(config.agents.folder.as_deref(), Some("agents"));
+        assert_eq!(config.agents.workspace_folder.as_deref(), Some(".toolwarden/agents"));
         let claude = &config.providers[&Provider::Anthropic];
         assert_eq!((claude.key_variable.as_deref(), claude.thinking_tokens_max), (Some("MY_KEY"), Some(2000)));
         assert_eq!(claude.timeouts().idle, Duration::from_millis(1500));
@@ -395,14 +435,24 @@ max_concurrency = 3
     #[test]
     fn every_fault_is_told_with_its_line_and_without_its_value() {
         let text = "[providers.openai]\napi_key = 7\napi_keys = \"sk-secret\"\nstream = \"yes\"\ncontext_tokens = -1\n\
-                    idle_timeout_s = 0\nbase_url = \"\"\n\n[providers.other]\nx = 1\n[models]\n[retry]\nattempts = 99\n\
+                    idle_timeout_s = 0\nbase_url = \"\"\n\n[providers.other]\nx = 1\n[models]\n[retry]\nattempts = 99\n[agents]\nfolder = 3\nfolders = \"x\"\n\
                     [providers.anthropic]\nstructured_output = \"best\"\n";
         let error = ModelConfig::from_toml(text, "toolwarden.toml").unwrap_err();
         let lines: Vec<usize> = error.faults.iter().map(|fault| fault.line).collect();
-        assert_eq!(lines, [2, 3, 4, 5, 6, 7, 9, 11, 13, 15], "{error}");
+        assert_eq!(lines, [2, 3, 4, 5, 6, 7, 9, 11, 13, 15, 16, 18], "{error}");
         let told = error.to_string();
         assert!(told.starts_with("toolwarden.toml:2: api_key is a text"), "{told}");
         assert!(told.contains("no setting \"api_keys\"") && !told.contains("sk-secret"), "{told}");
+    }
+
+    #[test]
+    fn limits_of_commands_are_read() {
+        let config = ModelConfig::from_toml("[commands]\nmax_processes = 100\nmax_memory_mib = 512\n", "f").unwrap();
+        assert_eq!((config.commands.processes_max, config.commands.memory_bytes_max), (Some(100), Some(512 << 20)));
+        let error = ModelConfig::from_toml("[commands]\nmax_processes = 0\nmax_memory = \"1G\"\n", "f").unwrap_err();
+        let told = error.to_string();
+        assert!(told.contains("f:2: max_processes is a whole number from 1"), "{told}");
+        assert!(told.contains("f:3: there is no setting \"max_memory\"") && told.contains("max_memory_mib"), "{told}");
     }
 
     #[test]

@@ -278,7 +278,7 @@ impl<'a> Driver<'a> {
         };
         Ok(match decide(state, command, at_ms) {
             // The same script says so each time: it is how the run ends.
-            Err(error @ (DecisionError::Repeated { .. } | DecisionError::TooMany)) => {
+            Err(error @ (DecisionError::Repeated { .. } | DecisionError::TooMany | DecisionError::Idle)) => {
                 Ok(vec![Event::RunFailed { error: error.to_string() }])
             }
             decided => decided,

@@ -36,6 +36,16 @@ impl MemoryStore {
         sessions.values_mut().for_each(|kept| kept.held = false);
     }
 
+    /// What a process that is killed now leaves behind: a store of its own, in which nobody holds a session.
+    #[must_use]
+    pub fn left_behind(&self) -> Self {
+        let sessions = self.sessions();
+        let left = sessions.iter().map(|(name, kept)| {
+            (name.clone(), Kept { log: kept.log.clone(), snapshot: kept.snapshot.clone(), held: false })
+        });
+        Self { sessions: Mutex::new(left.collect()), epoch: AtomicU64::new(self.epoch.load(Ordering::Relaxed)) }
+    }
+
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<SessionId, Kept>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,6 +122,20 @@ impl Store for MemoryStore {
             }
             _ => Err(StoreError::NotHeld { session: session.clone() }),
         }
+    }
+
+    fn compact(&self, session: &SessionId, through: u64, kept_bytes: u64) -> Result<u64, StoreError> {
+        let mut sessions = self.sessions();
+        let kept = sessions.get_mut(session).filter(|kept| kept.held);
+        let kept = kept.ok_or_else(|| StoreError::NotHeld { session: session.clone() })?;
+        if kept.log.len() as u64 <= kept_bytes {
+            return Ok(0);
+        }
+        let found = scan(kept.log.clone());
+        let Some(rest) = found.log.bytes_from(through) else { return Ok(0) };
+        let gone = kept.log.len() - rest.len();
+        kept.log = rest.to_vec();
+        Ok(gone as u64)
     }
 
     fn release(&self, session: &SessionId) {
