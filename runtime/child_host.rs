@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use toolwarden_actors::budget::BudgetLimits;
-use toolwarden_tools::cancellation::Cancellation;
+use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::effects::dispatch::socket::{DispatchListener, Incoming};
 use toolwarden_tools::effects::dispatch::{CONTRACT_VERSION, ChildAnswer, ChildContract, ContractUse};
 use toolwarden_tools::ids::TaskId;
@@ -92,7 +92,7 @@ impl ChildHost {
         };
         drop(listener);
         if served.is_err() {
-            stop.cancel(toolwarden_tools::cancellation::CancelReason::Shutdown);
+            stop.cancel(CancelReason::Shutdown);
         }
         while carried.join_next().await.is_some() {}
         served
@@ -110,9 +110,14 @@ impl ChildHost {
         let Some(work) = self.begin(contract, &stop) else {
             return taken.refuse(&format!("{CONTRACTS_MAX} child runs are carried out here already")).await;
         };
-        let cancel = work.cancel.clone();
+        let (cancel, own, mut ended) = (work.cancel.clone(), work.own, work.answer.clone());
         if let Err(error) = taken.answer(&key, &cancel, work.answer()).await {
             tracing::debug!(%error, task = %key, "the answer to a contract did not come through");
+            if own {
+                // Nobody waits for it any more, but the host does. Work that is lost has ended as well.
+                cancel.cancel(CancelReason::CallerGone);
+                drop(ended.wait_for(Option::is_some).await);
+            }
         }
     }
 
@@ -180,9 +185,6 @@ fn check(contract: &ChildContract) -> Result<(), String> {
     if contract.policies.is_empty() {
         return Err("the contract names no policy, so nothing is allowed".to_owned());
     }
-    if contract.output_schema.is_some() {
-        return Err("answers in a form of their own are not made here; leave output_schema out".to_owned());
-    }
     Ok(())
 }
 
@@ -229,7 +231,7 @@ async fn carry_out(
                 true => outcome.text,
                 false => outcome.status.to_string(),
             };
-            ChildAnswer { success, output, structured: None, source_anchors: outcome.source_anchors, used }
+            ChildAnswer { success, output, source_anchors: outcome.source_anchors, used }
         }
         Err(error) => ChildAnswer { used, ..failed(error.to_string()) },
     }
@@ -271,5 +273,5 @@ async fn open(shared: &Shared, contract: &ChildContract) -> Result<Session, Stri
 }
 
 fn failed(output: String) -> ChildAnswer {
-    ChildAnswer { success: false, output, structured: None, source_anchors: Vec::new(), used: ContractUse::default() }
+    ChildAnswer { success: false, output, source_anchors: Vec::new(), used: ContractUse::default() }
 }

@@ -54,7 +54,7 @@ impl Narrator {
             What::Delivery { from, to, words } => {
                 format!("    {} -> {}: {words}", self.address(*from), self.address(*to))
             }
-            What::Note(words) => words.clone(),
+            What::Seen { words, .. } => words.clone(),
         };
         format!("{:>14}  {text}", moment_words(moment.at))
     }

@@ -91,6 +91,15 @@ pub struct Offer {
     /// Where the server leads instead of giving it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leads_to: Option<String>,
+    /// Whether the first answer with more than a byte breaks off in the middle.
+    #[serde(default)]
+    pub cuts_first: bool,
+    /// Whether there is a new version once an answer broke off so.
+    #[serde(default)]
+    pub changes: bool,
+    /// Whether the server gives another part than was asked for, and says so.
+    #[serde(default)]
+    pub shifts: bool,
 }
 
 /// How a server names the version of a file.

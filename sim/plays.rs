@@ -54,6 +54,7 @@ pub const SHIPPED: [(&str, &str); 24] = [
     ("world-rude-commands", include_str!("scenarios/world-rude-commands.toml")),
     ("world-shutdown-during-start", include_str!("scenarios/world-shutdown-during-start.toml")),
     ("world-slow-store", include_str!("scenarios/world-slow-store.toml")),
+    ("world-tiny", include_str!("scenarios/world-tiny.toml")),
     ("world-waiting", include_str!("scenarios/world-waiting.toml")),
 ];
 

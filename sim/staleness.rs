@@ -239,7 +239,7 @@ mod tests {
     use crate::story::{Story, Telling};
 
     /// Seeds of every test run.
-    const SEEDS: u64 = 400;
+    const SEEDS: u64 = 80;
 
     fn seeded(plan: &Staleness, seed: u64) -> Story {
         run(plan, Choices::from_seed(seed), Telling::Short)

@@ -77,11 +77,12 @@ async fn a_part_is_never_given_for_the_whole() {
     std::fs::write(folder.path().join("image.png"), b"\x89PNG\r\n\x1a\n\0\0\0\0").unwrap();
     assert_eq!(session.read_file("whole").await.unwrap(), whole);
     assert_eq!(session.read_file("crlf").await.unwrap(), "a\nb\n");
-    let shortening = runtime.session(folder.path()).projection(ProjectionPolicy::profile("context_efficient").unwrap());
-    let shortening = shortening.open().await.unwrap();
-    for (session, name, words) in
-        [(&session, "long", "line 1"), (&session, "image.png", "no text"), (&shortening, "whole", "projection")]
-    {
+    let mut small = serde_json::to_value(ProjectionPolicy::conservative()).unwrap();
+    (small["max_output_bytes"], small["head_bytes"]) = (json!(4096), json!(4096));
+    let small = ProjectionPolicy::from_json(&small.to_string()).unwrap();
+    let shortening = runtime.session(folder.path()).projection(small).open().await.unwrap();
+    assert!(matches!(session.read_file("image.png").await, Err(SessionError::Failed(_))));
+    for (session, name, words) in [(&session, "long", "line 1"), (&shortening, "whole", "projection")] {
         match session.read_file(name).await {
             Err(error @ SessionError::Partial { .. }) => assert!(error.to_string().contains(words), "{error}"),
             other => panic!("{name}: {:?}", other.map(|text| text.len())),

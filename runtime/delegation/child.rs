@@ -13,7 +13,7 @@ use toolwarden_tools::effects::store::{OnDamage, StoreError};
 use toolwarden_tools::ids::{InvocationId, SessionId, TaskId};
 use toolwarden_tools::workspace::seen::SeenFiles;
 
-use super::form::{fitting, prompt_with_form};
+use super::form::prompt_with_form;
 use super::{Delegation, SUBAGENT_OUTPUT_BYTES_MAX};
 use crate::agent::Agent;
 use crate::event::EventKind;
@@ -54,6 +54,16 @@ pub(super) struct Work {
 impl Work {
     pub(super) fn failed(output: String) -> Self {
         Self { success: false, output, anchors: Vec::new(), structured: None }
+    }
+
+    /// What a run came to.
+    fn of(outcome: RunOutcome) -> Self {
+        let success = outcome.status.is_success();
+        let output = match success || !outcome.text.is_empty() {
+            true => outcome.text,
+            false => outcome.status.to_string(),
+        };
+        Self { success, output, anchors: outcome.source_anchors, structured: None }
     }
 }
 
@@ -171,7 +181,10 @@ impl Child {
     pub(super) async fn live(&self, node: NodeHandle) -> Arc<ChildResult> {
         let work = match (&self.agent, &self.delegation.dispatch) {
             (None, _) => Work::failed(format!("there is no agent named {}", self.task.agent)),
-            (Some(agent), Some(dispatch)) => self.carry_elsewhere(&node, agent, &**dispatch).await,
+            (Some(agent), Some(dispatch)) => {
+                let work = self.carry_elsewhere(&node, agent, &**dispatch).await;
+                self.in_form(work, &node, agent, Arc::clone(&self.parent)).await
+            }
             (Some(agent), None) => self.work(&node, agent).await,
         };
         let mut result = self.result(work);
@@ -179,34 +192,24 @@ impl Child {
         self.settle(result)
     }
 
+    /// Its work in the tree of its parent, on an account of its own.
     async fn work(&self, node: &NodeHandle, agent: &Arc<Agent>) -> Work {
-        match self.run(node, agent).await {
-            Ok(outcome) => {
-                let success = outcome.status.is_success();
-                let output = match success || !outcome.text.is_empty() {
-                    true => outcome.text,
-                    false => outcome.status.to_string(),
-                };
-                self.in_form(Work { success, output, anchors: outcome.source_anchors, structured: None })
-            }
+        let kernel = &self.delegation.kernel;
+        let account = self.parent.account.child(AccountId::from(self.session.as_str()), self.budget(agent));
+        if let Err(error) = kernel.ledger.open_account(&account).await {
+            return Work::failed(error.to_string());
+        }
+        let work = match self.carry_here(node, agent, &account).await {
+            Ok((outcome, scope)) => self.in_form(Work::of(outcome), node, agent, scope).await,
             Err(why) => Work::failed(why),
-        }
-    }
-
-    /// Holds an answer to the form that was asked for.
-    fn in_form(&self, work: Work) -> Work {
-        let Some(schema) = self.task.output_schema.as_ref().filter(|_| work.success) else { return work };
-        match fitting(&work.output, schema) {
-            Ok(structured) => Work { structured: Some(structured), ..work },
-            Err(why) => {
-                let output = format!("the answer does not have the form that was asked for ({why}):\n{}", work.output);
-                Work { success: false, output, ..work }
-            }
-        }
+        };
+        // An account that is not there any more needs no closing.
+        drop(kernel.ledger.close_account(account.id().clone()).await);
+        work
     }
 
     /// What it is asked, with the form of the answer.
-    fn prompt(&self) -> String {
+    pub(super) fn prompt(&self) -> String {
         match &self.task.output_schema {
             Some(schema) => prompt_with_form(&self.task.prompt, schema),
             None => self.task.prompt.clone(),
@@ -252,29 +255,18 @@ impl Child {
         agent.steps.rounds(self.task.max_steps.or(self.delegation.limits.rounds_max))
     }
 
-    async fn run(&self, node: &NodeHandle, agent: &Arc<Agent>) -> Result<RunOutcome, String> {
-        let kernel = &self.delegation.kernel;
-        let account = self.parent.account.child(AccountId::from(self.session.as_str()), self.budget(agent));
-        let opened = kernel.ledger.open_account(&account).await;
-        opened.map_err(|error| error.to_string())?;
-        let carried = self.carry_here(node, agent, &account).await;
-        // An account that is not there any more needs no closing.
-        drop(kernel.ledger.close_account(account.id().clone()).await);
-        carried
-    }
-
     async fn carry_here(
         &self,
         node: &NodeHandle,
         agent: &Arc<Agent>,
         account: &toolwarden_actors::budget_ledger::Account,
-    ) -> Result<RunOutcome, String> {
+    ) -> Result<(RunOutcome, Arc<Scope>), String> {
         let kernel = &self.delegation.kernel;
         let keeper = self.keeper(agent).await.map_err(|error| error.to_string())?;
         let facts = keeper.as_ref().map_or_else(FactBook::in_memory, |keeper| Arc::clone(keeper.facts()));
         if let Some(ended) = facts.look(|state| state.run.is_none().then(|| state.last.clone()).flatten()) {
             // It had come to its end when the process ended that was to tell of it.
-            return Ok(RunOutcome::of(*ended, &self.session));
+            return Ok((RunOutcome::of(*ended, &self.session), Arc::clone(&self.parent)));
         }
         let under_way = facts.look(|state| state.run.as_ref().map(|run| run.id.clone()));
         let run = under_way.clone().unwrap_or_else(|| run_id(kernel));
@@ -293,27 +285,28 @@ impl Child {
             Some(_) => self.charge(account, &facts).await,
             None => {
                 let text = facts.fit_to_keep(&kernel.sanitiser, self.prompt());
-                let asked =
-                    Fact::UserMessage { run: plan.run.clone(), text, pictures: Vec::new(), bounds: plan.bounds() };
+                let pictures = Vec::new();
+                let asked = Fact::UserMessage { run: plan.run.clone(), text, pictures, bounds: plan.bounds() };
                 facts.record(asked).await.map_err(|error| error.to_string())?;
             }
         }
         self.parent.tasks.transcribe(&self.task_id, &facts);
         let scope = Arc::new(self.scope(node, agent, account, &plan, &facts));
         let end_told = plan.end_told.clone();
-        let its_kernel = Arc::clone(kernel);
+        let (its_kernel, its_scope) = (Arc::clone(kernel), Arc::clone(&scope));
         let (lost_kernel, lost_scope) = (Arc::clone(kernel), Arc::clone(&scope));
         let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
         let waiter = node.spawn_with_epilogue(
             spec,
-            move |run| carry(its_kernel, scope, plan, run, facts),
+            move |run| carry(its_kernel, its_scope, plan, run, facts),
             move |ending| tell_lost(&lost_kernel, &lost_scope, &end_told, ending),
         );
         let end = waiter.await;
         if let Some(keeper) = keeper {
             keeper.close().await;
         }
-        end.output.ok_or_else(|| RunStatus::lost(&end.ending).to_string())
+        let outcome = end.output.ok_or_else(|| RunStatus::lost(&end.ending).to_string())?;
+        Ok((outcome, scope))
     }
 
     /// What governs and serves its calls: what its parent has, narrowed by its agent.
@@ -328,11 +321,11 @@ impl Child {
         let mut scope = Scope::clone(&self.parent);
         scope.session = self.session.clone();
         scope.run = Some(plan.run.clone());
-        scope.model = Some(Arc::clone(&plan.model));
         scope.registry = Arc::new(agent.tools_of(&self.parent.registry));
         scope.seen = Arc::new(SeenFiles::default());
         scope.policies.extend(agent.policy.clone());
         scope.account = account.clone();
+        scope.model = Some(self.model(agent));
         // Its own: they end with it.
         scope.background = scope.no_background(&self.delegation.kernel.effects.clock);
         if let Some(background) = &scope.background {

@@ -54,7 +54,7 @@ impl Child {
                     output_bytes: used.output_bytes,
                 });
                 let success = answer.success;
-                Work { success, output: answer.output, anchors: answer.source_anchors, structured: answer.structured }
+                Work { success, output: answer.output, anchors: answer.source_anchors, structured: None }
             }
             Err(error) => {
                 match &error {
@@ -115,8 +115,7 @@ impl Child {
                 tools: registry.names().filter(|name| name.as_str() != "task").cloned().collect(),
                 rounds_max: self.rounds(agent),
             },
-            prompt: self.task.prompt.clone(),
-            output_schema: self.task.output_schema.clone(),
+            prompt: self.prompt(),
             policies: policies.collect::<Result<Vec<Value>, _>>()?,
             budget: ContractBudget {
                 calls: budget.calls,

@@ -179,7 +179,7 @@ impl Http for Lax {
             let body = match skips {
                 true => text.split_inclusive("\n\n").filter(|event| !event.contains('\u{1}')).collect::<String>(),
                 // What came whole stays, and the last word is put behind it.
-                false if broke => {
+                false if broke || !text.contains(last_kind(wire)) => {
                     let whole: String = text.split_inclusive("\n\n").filter(|event| event.ends_with("\n\n")).collect();
                     whole + last_word(wire)
                 }
@@ -189,6 +189,15 @@ impl Http for Lax {
             Ok(response)
         }
         .boxed()
+    }
+}
+
+/// What the last event of a turn is known by.
+fn last_kind(wire: Wire) -> &'static str {
+    match wire {
+        Wire::Chat => "[DONE]",
+        Wire::Responses => "response.completed",
+        Wire::Claude => "message_stop",
     }
 }
 

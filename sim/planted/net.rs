@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _};
 use toolwarden_tools::effects::http::{Http, HttpError, HttpHeaders, HttpRequest, HttpResponse};
 
 use super::{Planted, Wrap};
@@ -20,21 +20,21 @@ pub(super) const NET: [Planted; 5] = [
         "any part is taken for the one that was asked for",
         |http| Slack::over(http, Slip::Part),
         "downloads",
-        400,
+        60,
     ),
     net(
         "version-unchecked",
         "parts of two versions are put together",
         |http| Slack::over(http, Slip::Version),
         "downloads",
-        400,
+        60,
     ),
     net(
         "length-unchecked",
-        "a body that ends early is taken for the whole",
+        "a body that ends early or breaks is taken for the whole",
         |http| Slack::over(http, Slip::Length),
         "downloads",
-        400,
+        60,
     ),
     net(
         "led-away",
@@ -137,11 +137,15 @@ impl Http for Slack {
                         response.headers = with(&response.headers, "etag", first);
                     }
                 }
-                Slip::Length => response.headers = without(&response.headers, "content-length"),
+                Slip::Length => {
+                    response.headers = without(&response.headers, "content-length");
+                    let until_it_breaks = response.body.take_while(|piece| std::future::ready(piece.is_ok()));
+                    response.body = until_it_breaks.boxed();
+                }
                 Slip::Blind => {
                     for _ in 0..BLIND_REDIRECTS_MAX {
                         let Some(to) = response.headers.get("location").map(str::to_owned) else { break };
-                        response = this.ask(HttpRequest { url: to, ..request.clone() }).await?;
+                        response = this.ask(HttpRequest { url: to, pinned: Vec::new(), ..request.clone() }).await?;
                     }
                 }
                 Slip::Unpinned => {}

@@ -46,7 +46,7 @@ pub fn named(name: &str) -> Option<Planted> {
 }
 
 const fn planted(name: &'static str, about: &'static str, slip: Slip) -> Planted {
-    Planted { name, about, seeds_max: 200, slip }
+    Planted { name, about, seeds_max: 80, slip }
 }
 
 /// How hearing of changes is broken.

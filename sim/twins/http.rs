@@ -105,7 +105,7 @@ impl PretendedHttp {
     fn give(&self, request: &HttpRequest, fault: Option<Fault>) -> Given {
         let text = |status: u16, whole: Bytes| {
             let headers: HttpHeaders = [("content-length", whole.len().to_string())].into_iter().collect();
-            Given { status, headers, whole }
+            Given { status, headers, whole, breaks: false }
         };
         if fault == Some(Fault::Fails) {
             return text(503, Bytes::from_static(b"out of order"));
@@ -169,7 +169,8 @@ impl Http for PretendedHttp {
                 Some(Fault::Garbled) => return Err(HttpError::Protocol { reason: "pretended".to_owned() }),
                 _ => {}
             }
-            let Given { status, headers, whole } = given;
+            let Given { status, headers, whole, breaks } = given;
+            let fault = fault.or(breaks.then_some(Fault::Breaks));
             let headers = match fault {
                 Some(Fault::WrongLength) => longer(&headers, whole.len() + 7),
                 _ => headers,

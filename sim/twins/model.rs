@@ -51,7 +51,7 @@ const FLOOD_CALLS: usize = 70;
 /// Tells a script.
 pub struct PretendedModel {
     fate: Fate,
-    script: ScriptedModel,
+    script: Arc<ScriptedModel>,
     faulty: bool,
     hostile: bool,
     /// A word that nobody must see.
@@ -68,7 +68,7 @@ pub type Tap = fn(Wire, Arc<dyn Http>) -> Arc<dyn Http>;
 
 impl PretendedModel {
     /// The model of a play, which tells this script.
-    pub fn new(fate: Fate, script: ScriptedModel, play: &Play, clock: Arc<dyn Clock>, tap: Option<Tap>) -> Self {
+    pub fn new(fate: Fate, script: Arc<ScriptedModel>, play: &Play, clock: Arc<dyn Clock>, tap: Option<Tap>) -> Self {
         Self {
             fate,
             script,
@@ -225,6 +225,9 @@ impl Model for PretendedModel {
         sink: &'a dyn TurnSink,
     ) -> BoxFuture<'a, Result<ModelTurn, ModelError>> {
         Box::pin(async move {
+            if request.messages.len() == 1 && request.tools.is_empty() {
+                self.fate.met("a summary that is asked for");
+            }
             let unpaired = check_pairing(&request.messages).err().map(|error| error.to_string());
             let (agent, messages) = (request.agent.as_str(), request.messages.len());
             self.fate.see(&Sight::Asked { agent, messages, unpaired: unpaired.as_deref() });

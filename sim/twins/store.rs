@@ -170,6 +170,9 @@ impl Store for PretendedStore {
         if self.fate.is_dead() {
             return Err(StoreError::NotHeld { session: session.clone() });
         }
+        if let Some(message) = self.broken().get(session).cloned() {
+            return Err(StoreError::Broken { session: session.clone(), message });
+        }
         if let Some(error) = self.fails("save a snapshot in") {
             return Err(error);
         }

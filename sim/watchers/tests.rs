@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use toolwarden::call_result::CallResult;
 use toolwarden::event::{Event, EventKind, REQUEST_SNAPSHOT_SCHEMA, RequestSnapshot};
+use toolwarden::models::{CallArguments, ModelCall, ModelTurn};
 use toolwarden::origin::Origin;
 use toolwarden_actors::journal::Entry;
 use toolwarden_tools::digest::Digest;
@@ -15,8 +16,9 @@ use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
 use toolwarden_tools::outcome::Trust;
 
 use super::heed::Heed;
-use crate::play::Play;
+use crate::play::{Offer, Play};
 use crate::sight::{Aftermath, LaneRest, Sight, Told, Watcher};
+use crate::twins::http::offer::content;
 
 fn entry(sequence: u64, kind: EventKind) -> Entry<Event> {
     let event = Event { root_session: "s".into(), session: "s".into(), run: Some("r".into()), kind };
@@ -202,6 +204,121 @@ fn effects_commands_and_files_are_watched() {
     let tool = ToolName::from("own");
     let began = Sight::Began { invocation: &id, tool: &tool, effects: false };
     assert_eq!(about_sights(&[began, Sight::Over { invocation: &id, tool: &tool, returned: false }]), Some("heed"));
+}
+
+/// The files of a world at its end.
+fn left(files: &[(&str, &str)]) -> Aftermath {
+    let files = files.iter().map(|(path, text)| ((*path).to_owned(), text.as_bytes().to_vec()));
+    Aftermath { files: files.collect(), ..Aftermath::default() }
+}
+
+/// What a watcher of marks says of one call that was told to be done, and of what is there then.
+fn about_marks(tool: &str, args: Value, plain: bool, files: &[(&str, &str)]) -> Result<(), String> {
+    let mut marks = super::marks::Marks::new(plain);
+    let start = EventKind::ToolExecutionStart { id: "a".into(), name: tool.into(), args };
+    for (sequence, kind) in (1..).zip([start, ended("a")]) {
+        marks.see(Duration::ZERO, &Sight::Entry(&entry(sequence, kind))).unwrap();
+    }
+    marks.finish(&left(files))
+}
+
+#[test]
+fn marks_are_watched() {
+    let edit = |text: &str| json!({ "file_path": "f", "old_string": "x", "new_string": text });
+    assert_eq!(about_marks("edit", edit("mark-1"), false, &[("f", "mark-1\n")]), Ok(()));
+    assert!(about_marks("edit", edit("mark-1"), false, &[("f", "")]).is_err(), "lost");
+    assert!(about_marks("edit", edit("mark-1"), false, &[("f", "mark-1 mark-1")]).is_err(), "twice");
+    assert_eq!(
+        about_marks("edit", edit("mark-1"), false, &[("f", "mark-1"), (".toolwarden-0-1.tmp", "mark-1")]),
+        Ok(())
+    );
+    let patch = json!({ "diff": "+mark-1\n mark-0\n+mark-2\n" });
+    assert_eq!(about_marks("patch", patch.clone(), false, &[("f", "mark-1"), ("g", "mark-2")]), Ok(()));
+    assert!(about_marks("patch", patch, false, &[("f", "mark-1")]).is_err(), "half");
+    let calls = ["mark-1", "mark-2"].map(|mark| json!({ "tool": "write", "args": { "content": mark } }));
+    let batch = json!({ "invocations": calls });
+    assert_eq!(about_marks("batch", batch.clone(), false, &[("f", "mark-1 mark-2")]), Ok(()));
+    assert!(about_marks("batch", batch, false, &[("f", "mark-2 mark-1")]).is_err(), "out of turn");
+    let mut outside = super::marks::Marks::new(false);
+    outside.see(Duration::ZERO, &Sight::Outside { path: "f", mark: "mark-outside-0" }).unwrap();
+    assert!(outside.finish(&left(&[("f", "")])).is_err(), "somebody else's");
+}
+
+#[test]
+fn downloads_and_origins_are_watched() {
+    let offer: Offer = serde_json::from_value(json!({ "url": "http://a.test/", "bytes": 40, "parts": true })).unwrap();
+    let play = Play { offers: vec![offer.clone()], ..Play::default() };
+    let landed = |bytes: &[u8], replaces| {
+        super::downloads::Downloads::new(&play).see(Duration::ZERO, &Sight::Landed { path: "f", bytes, replaces })
+    };
+    assert_eq!(landed(&content(&offer, 2), false), Ok(()));
+    assert!(landed(&content(&offer, 2)[..39], false).is_err(), "cut");
+    assert!(landed(&content(&offer, 2), true).is_err(), "in the place of another one");
+    let mixed = [&content(&offer, 0)[..20], &content(&offer, 1)[20..]].concat();
+    assert!(landed(&mixed, false).is_err(), "two versions");
+    for (url, pins, is_fine) in [
+        ("http://a.test/", vec!["1.0.0.1:80"], true),
+        ("http://a.test/", vec![], false),
+        ("http://a.test/", vec!["1.0.0.1:80", "10.0.0.7:80"], false),
+        ("http://127.0.0.1:8080/", vec!["1.0.0.1:80"], false),
+        ("http://[::1]/", vec!["1.0.0.1:80"], false),
+    ] {
+        let pinned: Vec<std::net::SocketAddr> = pins.iter().map(|pin| pin.parse().unwrap()).collect();
+        let said = super::origins::Origins.see(Duration::ZERO, &Sight::Connected { url, pinned: &pinned });
+        assert_eq!(said.is_ok(), is_fine, "{url}");
+    }
+}
+
+#[test]
+fn turns_and_pairs_are_watched() {
+    let call = |arguments: Value| ModelCall {
+        id: "c".into(),
+        tool: "t".into(),
+        arguments: CallArguments::from_value(arguments),
+    };
+    let turn = |text: &str, arguments: Value| ModelTurn::calling(text, vec![call(arguments)]);
+    let sent = turn("words", json!({ "n": 1 }));
+    let read = |read: &ModelTurn, is_intact| {
+        let mut turns = super::turns::Turns::new(true);
+        turns.see(Duration::ZERO, &Sight::Turned { sent: &sent, read: Some(read), is_intact })
+    };
+    assert_eq!(read(&sent, true), Ok(()));
+    assert!(read(&turn("wor", json!({ "n": 1 })), true).is_err(), "cut");
+    assert!(read(&turn("words", json!({})), true).is_err(), "half a call");
+    assert!(read(&ModelTurn::answer("words"), true).is_err(), "no call");
+    let twice = ModelTurn { calls: vec![call(json!({})), call(json!({}))], ..sent.clone() };
+    assert!(read(&twice, false).is_err(), "more calls than were sent");
+    let text = |delta: &str| EventKind::TextDelta { delta: delta.to_owned() };
+    let begin = |turn| EventKind::TurnStart { turn };
+    let end = |turn| EventKind::TurnEnd { turn, usage: Default::default(), stop: String::new() };
+    let shown = |kinds: Vec<EventKind>| {
+        let mut turns = super::turns::Turns::new(true);
+        turns.see(Duration::ZERO, &Sight::Turned { sent: &sent, read: Some(&sent), is_intact: true }).unwrap();
+        (1..)
+            .zip(kinds)
+            .try_for_each(|(sequence, kind)| turns.see(Duration::ZERO, &Sight::Entry(&entry(sequence, kind))))
+    };
+    assert_eq!(shown(vec![begin(1), text("wor"), begin(1), text("words"), end(1), begin(2)]), Ok(()));
+    assert!(shown(vec![begin(1), text("wor"), text("words"), end(1)]).is_err(), "not called back");
+    assert!(shown(vec![begin(1), text("words"), end(1), begin(3)]).is_err(), "another number");
+    assert!(shown(vec![text("words")]).is_err(), "outside of a turn");
+    assert_eq!(about_sights(&[Sight::Asked { agent: "a", messages: 3, unpaired: Some("alone") }]), Some("pairing"));
+}
+
+#[test]
+fn removals_and_temporaries_are_watched() {
+    let replaced = || Sight::Replaced { path: "f", bytes: b"new", number: 1 };
+    let seen = |sights: &[Sight<'_>], aftermath: &Aftermath| {
+        let show = |see: &mut dyn FnMut(&Sight<'_>)| sights.iter().for_each(&mut *see);
+        complains(&show, aftermath).map(|(name, _)| name)
+    };
+    let there = left(&[("f", "new")]);
+    assert_eq!(seen(&[replaced()], &there), None);
+    assert_eq!(seen(&[replaced(), Sight::Removed { path: "f", number: 2 }], &there), Some("files"), "not gone");
+    assert_eq!(seen(&[replaced(), Sight::Removed { path: "f", number: 3 }], &left(&[])), Some("files"), "a gap");
+    assert_eq!(seen(&[replaced(), Sight::Unsure { path: "f" }], &left(&[("f", "old")])), None);
+    let temporaries = vec![".toolwarden-0-1.tmp".to_owned()];
+    assert_eq!(about_aftermath(Aftermath { temporaries, ..Aftermath::default() }), Some("files"), "left");
 }
 
 #[test]

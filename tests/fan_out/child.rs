@@ -194,7 +194,11 @@ async fn an_answer_has_the_form_that_was_asked_for() {
     let world = World::new().await;
     let turns = [
         json!({"when": "count them", "text": "```json\n{\"count\": 3}\n```"}),
-        json!({"when": "guess", "text": "three or so"}),
+        json!({"when": "say it", "text": "there are three"}),
+        // Its model is asked once more, for the form alone.
+        json!({"when": "add nothing:\nthere are three", "text": "{\"count\": 3}"}),
+        json!({"when": "guess", "text": "some"}),
+        json!({"when": "add nothing:\nsome", "text": "still some", "repeat": true}),
     ];
     let session = world.session().model(script(&turns)).open().await.unwrap();
     let schema = json!({"type": "object", "required": ["count"], "properties": {"count": {"type": "integer"}}});
@@ -205,7 +209,7 @@ async fn an_answer_has_the_form_that_was_asked_for() {
     assert_eq!(counted.metadata["structured"], json!({"count": 3}));
     let prompt = &world.record.of_type("agent_start")[0]["prompt"];
     assert!(prompt.as_str().unwrap().contains("\"required\":[\"count\"]"), "{prompt}");
-    let guessed = session.tool("task", json!({"tasks": [asking("count them"), asking("guess")]})).await.unwrap();
+    let guessed = session.tool("task", json!({"tasks": [asking("say it"), asking("guess")]})).await.unwrap();
     let results = &guessed.metadata["results"];
     assert_eq!((&results[0]["success"], &results[0]["structured"]), (&json!(true), &json!({"count": 3})));
     assert_eq!(results[1]["success"], false);

@@ -12,8 +12,9 @@ use toolwarden::prelude::{BudgetLimits, CancelTarget};
 use toolwarden::run_status::RunStatus;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::effects::dispatch::socket::{DispatchListener, SocketDispatch};
+use toolwarden_tools::effects::dispatch::{CONTRACT_VERSION, ChildContract, ContractAgent, ContractBudget};
 
-use crate::support::model::script;
+use crate::support::model::{Silent, script};
 use crate::support::process::{MARK, appear, living};
 use crate::support::until;
 use crate::support::world::{World, allowing};
@@ -231,12 +232,55 @@ async fn a_peer_that_talks_nonsense_is_a_failure_with_one_ending() {
     world.end().await;
 }
 
+fn contract(key: &str, prompt: &str) -> ChildContract {
+    ChildContract {
+        version: CONTRACT_VERSION,
+        idempotency_key: key.into(),
+        session: "task-run-again".into(),
+        parent_session: "parent".into(),
+        agent: ContractAgent {
+            name: "looker".into(),
+            purpose: "looks".into(),
+            instructions: "Look.".into(),
+            tools: vec!["ls".into()],
+            rounds_max: 2,
+        },
+        prompt: prompt.into(),
+        policies: vec![json!({"allow": ["ls"]})],
+        budget: ContractBudget::default(),
+        timeout_ms: None,
+    }
+}
+
+// Found in a review: the work of whoever was gone before it was told that it is taken went on, and the host did not know.
+#[tokio::test]
+async fn whoever_is_gone_before_its_work_begins_ends_it() {
+    use tokio::io::AsyncWriteExt as _;
+    let world = World::new().await;
+    let path = world.path().join("socket");
+    let (runtime, folder, silent) = (world.runtime.clone(), world.path().to_owned(), Silent::new());
+    let host = ChildHost::new(move || runtime.session(&folder).model(Arc::clone(&silent) as _));
+    let (listener, stop) = (DispatchListener::bind(&path).unwrap(), Cancellation::new());
+    let mut peer = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let line = json!({"take": contract("task-gone", "wait")}).to_string() + "\n";
+    peer.write_all(line.as_bytes()).await.unwrap();
+    drop(peer);
+    let serving = tokio::spawn({
+        let stop = stop.clone();
+        async move { host.serve(listener, &stop).await.unwrap() }
+    });
+    world.record.wait("session_closed", |_| true).await;
+    stop.cancel(CancelReason::Shutdown);
+    serving.await.unwrap();
+    world.settled(&[]).await;
+    world.runtime.shut_down().await;
+    world.record.check();
+}
+
 /// The same key is the same work, however often it is asked for.
 #[tokio::test]
 async fn a_contract_that_is_sent_again_is_done_once() {
-    use toolwarden_tools::effects::dispatch::{
-        CONTRACT_VERSION, ChildContract, ContractAgent, ContractBudget, Dispatch as _, DispatchError,
-    };
+    use toolwarden_tools::effects::dispatch::{Dispatch as _, DispatchError};
     let world = World::new().await;
     let path = world.path().join("socket");
     let (runtime, folder) = (world.runtime.clone(), world.path().to_owned());
@@ -247,24 +291,7 @@ async fn a_contract_that_is_sent_again_is_done_once() {
         let (listener, stop) = (DispatchListener::bind(&path).unwrap(), stop.clone());
         async move { host.serve(listener, &stop).await.unwrap() }
     });
-    let contract = ChildContract {
-        version: CONTRACT_VERSION,
-        idempotency_key: "task-again".into(),
-        session: "task-run-again".into(),
-        parent_session: "parent".into(),
-        agent: ContractAgent {
-            name: "looker".into(),
-            purpose: "looks".into(),
-            instructions: "Look.".into(),
-            tools: vec!["ls".into()],
-            rounds_max: 2,
-        },
-        prompt: "look".into(),
-        output_schema: None,
-        policies: vec![json!({"allow": ["ls"]})],
-        budget: ContractBudget::default(),
-        timeout_ms: None,
-    };
+    let contract = contract("task-again", "look");
     let dispatch = SocketDispatch::new(&path);
     let ask = |contract: ChildContract| dispatch.carry_out(contract, Cancellation::new());
     let (one, other) = tokio::join!(ask(contract.clone()), ask(contract.clone()));

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use toolwarden::embedding::Runtime;
 use toolwarden::event::{Event, EventKind};
-use toolwarden::prelude::*;
 use toolwarden::settlement::projection_policy::ProjectionPolicy;
 use toolwarden_actors::journal::Reading;
 use toolwarden_tools::effects::store::Store;

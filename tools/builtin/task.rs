@@ -18,9 +18,9 @@ use super::nested::settled;
 use crate::cancellation::CancelReason;
 use crate::context::{ChildTask, Delegate, DelegateError, FanOutPolicy, ToolContext};
 use crate::declaration::Capabilities;
+use crate::generation;
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
-use crate::schema::Schema;
 use crate::tool::{Lane, Needs, Tool, ToolFuture, ToolSpec};
 
 /// Most tasks in one call.
@@ -333,7 +333,7 @@ fn check_form(index: usize, schema: &Value, background: bool) -> Result<(), Task
     if !schema.is_object() {
         return Err(unusable("give a JSON schema, which is an object".to_owned()));
     }
-    Schema::compile(schema).map(drop).map_err(|error| unusable(error.to_string()))
+    generation::compile(schema).map(drop).map_err(|error| unusable(error.to_string()))
 }
 
 fn in_words(agents: &[(String, String)]) -> String {

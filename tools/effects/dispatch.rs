@@ -46,11 +46,8 @@ pub struct ChildContract {
     pub parent_session: SessionId,
     /// Who works.
     pub agent: ContractAgent,
-    /// What is asked.
+    /// What is asked, the form of the answer with it.
     pub prompt: String,
-    /// The form that the answer must have; any text when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output_schema: Option<Value>,
     /// Permission policies, as their JSON; a call needs the leave of all of them.
     pub policies: Vec<Value>,
     /// What may be used.
@@ -105,9 +102,6 @@ pub struct ChildAnswer {
     pub success: bool,
     /// The answer, or why there is none.
     pub output: String,
-    /// The answer in the form that was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub structured: Option<Value>,
     /// Files and addresses that its calls named.
     pub source_anchors: Vec<String>,
     /// What was used.

@@ -45,10 +45,11 @@ pub trait Store: Send + Sync {
     /// after a failure no more facts of its session are taken until it is opened again.
     fn append(&self, batch: &[Append]) -> Vec<Result<(), StoreError>>;
 
-    /// Replaces the session's snapshot as a whole; durable when this returns.
+    /// Replaces the session's snapshot as a whole; durable when this returns. Refused once a fact of the session could not
+    /// be appended: nobody may know of that yet, and the snapshot may hold that fact.
     ///
     /// # Errors
-    /// [`StoreError::NotHeld`] and whatever the medium says; the old snapshot is then still there.
+    /// [`StoreError::NotHeld`], [`StoreError::Broken`] and whatever the medium says; the old snapshot is then still there.
     fn save_snapshot(&self, session: &SessionId, bytes: &[u8]) -> Result<(), StoreError>;
 
     /// Puts the whole log aside and begins an empty one, which goes on with any sequence; gives where the old one is.

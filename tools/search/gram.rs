@@ -6,6 +6,8 @@
 //! text without a gram of what is wanted does not hold it. The other way round nothing follows, which is why whoever
 //! asks must look at the file.
 
+use std::sync::LazyLock;
+
 /// How many different grams there are.
 pub const GRAMS: usize = 1 << (3 * CLASS_BITS);
 /// Bits of a class.
@@ -74,29 +76,32 @@ pub fn gram_of(classes: [u8; GRAM_CLASSES]) -> Option<u32> {
 pub struct GramSet {
     /// Grams that were met, and those that hold a break.
     met: Box<[u64]>,
-    /// Grams that hold a break: what `met` begins with.
-    breaks: Box<[u64]>,
     grams: Vec<u32>,
     last: u32,
 }
 
+/// Grams that hold a break: what `met` begins with.
+static BREAKS: LazyLock<Box<[u64]>> = LazyLock::new(|| {
+    let mut breaks = vec![0_u64; WORDS].into_boxed_slice();
+    for gram in 0..GRAMS {
+        let class = |at: usize| (gram >> (at * CLASS_BITS)) & 63;
+        if (0..GRAM_CLASSES).any(|at| class(at) == usize::from(BREAK)) {
+            breaks[gram / 64] |= 1 << (gram % 64);
+        }
+    }
+    breaks
+});
+
 impl Default for GramSet {
     fn default() -> Self {
-        let mut breaks = vec![0_u64; WORDS].into_boxed_slice();
-        for gram in 0..GRAMS {
-            let class = |at: usize| (gram >> (at * CLASS_BITS)) & 63;
-            if (0..GRAM_CLASSES).any(|at| class(at) == usize::from(BREAK)) {
-                breaks[gram / 64] |= 1 << (gram % 64);
-            }
-        }
-        Self { met: breaks.clone(), breaks, grams: Vec::new(), last: 0 }
+        Self { met: BREAKS.clone(), grams: Vec::new(), last: 0 }
     }
 }
 
 impl GramSet {
     /// Forgets the text before.
     pub fn clear(&mut self) {
-        self.met.copy_from_slice(&self.breaks);
+        self.met.copy_from_slice(&BREAKS);
         self.grams.clear();
         self.last = 0;
     }

@@ -25,12 +25,12 @@ pub const CONFIG_BYTES_MAX: usize = 1024 * 1024;
 const TIMEOUT_S_MAX: f64 = 24.0 * 3600.0;
 /// Most attempts that can be set.
 const ATTEMPTS_MAX: i64 = 20;
-/// Most requests to one model beside each other that can be set.
-const CONCURRENCY_MAX: i64 = 1024;
 /// Most processes that a command can be limited to.
 const PROCESSES_MAX: i64 = 4_194_304;
 /// Most memory that a command can be limited to, in MiB: a pebibyte.
 const MEMORY_MIB_MAX: i64 = 1 << 30;
+/// Most requests to one model beside each other that can be set.
+const CONCURRENCY_MAX: i64 = 1024;
 /// Highest price that can be set, in US dollars a million tokens.
 const PRICE_USD_MAX: f64 = 1_000_000.0;
 /// The settings of a provider.
@@ -435,11 +435,12 @@ max_concurrency = 3
     #[test]
     fn every_fault_is_told_with_its_line_and_without_its_value() {
         let text = "[providers.openai]\napi_key = 7\napi_keys = \"sk-secret\"\nstream = \"yes\"\ncontext_tokens = -1\n\
-                    idle_timeout_s = 0\nbase_url = \"\"\n\n[providers.other]\nx = 1\n[models]\n[retry]\nattempts = 99\n[agents]\nfolder = 3\nfolders = \"x\"\n\
-                    [providers.anthropic]\nstructured_output = \"best\"\n";
+                    idle_timeout_s = 0\nbase_url = \"\"\n\n[providers.other]\nx = 1\n[models]\n[retry]\nattempts = 99\n\
+                    [providers.anthropic]\nstructured_output = \"best\"\n\
+                    [agents]\nfolder = 3\nfolders = \"x\"\n";
         let error = ModelConfig::from_toml(text, "toolwarden.toml").unwrap_err();
         let lines: Vec<usize> = error.faults.iter().map(|fault| fault.line).collect();
-        assert_eq!(lines, [2, 3, 4, 5, 6, 7, 9, 11, 13, 15, 16, 18], "{error}");
+        assert_eq!(lines, [2, 3, 4, 5, 6, 7, 9, 11, 13, 15, 17, 18], "{error}");
         let told = error.to_string();
         assert!(told.starts_with("toolwarden.toml:2: api_key is a text"), "{told}");
         assert!(told.contains("no setting \"api_keys\"") && !told.contains("sk-secret"), "{told}");

@@ -3,7 +3,7 @@
 //! The bytes of every version follow from address and number alone, so that whoever has the play can tell whether a
 //! file that arrived is one of them. All versions have the same length: only their bytes tell them apart.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use toolwarden_tools::effects::http::HttpHeaders;
@@ -38,6 +38,7 @@ pub fn content(offer: &Offer, version: usize) -> Bytes {
 pub(super) struct Served {
     offer: Offer,
     version: AtomicUsize,
+    has_cut: AtomicBool,
 }
 
 /// An answer, before anything goes wrong with its body.
@@ -45,6 +46,8 @@ pub(super) struct Given {
     pub(super) status: u16,
     pub(super) headers: HttpHeaders,
     pub(super) whole: Bytes,
+    /// Whether it breaks off in the middle.
+    pub(super) breaks: bool,
 }
 
 /// What a server does on purpose or by mistake, once.
@@ -64,7 +67,7 @@ pub(super) enum Quirk {
 
 impl Served {
     pub(super) fn new(offer: Offer) -> Self {
-        Self { offer, version: AtomicUsize::new(0) }
+        Self { offer, version: AtomicUsize::new(0), has_cut: AtomicBool::new(false) }
     }
 
     /// Where it leads instead of giving bytes.
@@ -86,13 +89,10 @@ impl Served {
         let plain = |status: u16, fields: &[(&str, &str)], text: &'static str| {
             let mut headers: HttpHeaders = fields.iter().copied().collect();
             headers.push("content-length", text.len().to_string());
-            Given { status, headers, whole: Bytes::from_static(text.as_bytes()) }
+            Given { status, headers, whole: Bytes::from_static(text.as_bytes()), breaks: false }
         };
         match quirk {
-            Some(Quirk::Changes) => {
-                let now = self.version.load(Ordering::Relaxed);
-                self.version.store((now + 1).min(VERSIONS_MAX - 1), Ordering::Relaxed);
-            }
+            Some(Quirk::Changes) => self.change(),
             Some(Quirk::Later) => return plain(429, &[("retry-after", "2")], "later"),
             Some(Quirk::Refuses) => return plain(403, &[], "no"),
             _ => {}
@@ -111,20 +111,37 @@ impl Served {
         let parts = self.offer.parts && is_same && quirk != Some(Quirk::WholeForPart);
         let (Some(range), true) = (range, parts) else {
             headers.push("content-length", bytes.len().to_string());
-            return Given { status: 200, headers, whole: bytes };
+            let breaks = self.breaks(bytes.len());
+            return Given { status: 200, headers, whole: bytes, breaks };
         };
         let Some((mut first, mut last)) = range else {
             headers.push("content-range", format!("bytes */{}", bytes.len()));
             headers.push("content-length", "0");
-            return Given { status: 416, headers, whole: Bytes::new() };
+            return Given { status: 416, headers, whole: Bytes::new(), breaks: false };
         };
-        if quirk == Some(Quirk::OtherPart) {
+        if quirk == Some(Quirk::OtherPart) || self.offer.shifts {
             (first, last) = (first.saturating_sub(1), last.saturating_sub(1).max(first.saturating_sub(1)));
         }
         let part = bytes.slice(first..=last);
         headers.push("content-range", format!("bytes {first}-{last}/{}", bytes.len()));
         headers.push("content-length", part.len().to_string());
-        Given { status: 206, headers, whole: part }
+        let breaks = self.breaks(part.len());
+        Given { status: 206, headers, whole: part, breaks }
+    }
+
+    /// There is a new version from now on.
+    fn change(&self) {
+        let now = self.version.load(Ordering::Relaxed);
+        self.version.store((now + 1).min(VERSIONS_MAX - 1), Ordering::Relaxed);
+    }
+
+    /// Whether an answer of so many bytes is the one that breaks off.
+    fn breaks(&self, bytes: usize) -> bool {
+        let breaks = self.offer.cuts_first && bytes > 1 && !self.has_cut.swap(true, Ordering::Relaxed);
+        if breaks && self.offer.changes {
+            self.change();
+        }
+        breaks
     }
 }
 

@@ -338,7 +338,6 @@ mod tests {
                 rounds_max: 3,
             },
             prompt: "where?".into(),
-            output_schema: None,
             policies: Vec::new(),
             budget: ContractBudget { calls: Some(4), ..ContractBudget::default() },
             timeout_ms: Some(1000),
@@ -349,7 +348,6 @@ mod tests {
         ChildAnswer {
             success: true,
             output: output.into(),
-            structured: None,
             source_anchors: vec!["a".into()],
             used: ContractUse::default(),
         }

@@ -542,6 +542,10 @@ impl Store for DirectoryStore {
         }
         let held = self.holding(session)?;
         let held = held.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may hold a fact that is not in the log: a session whose snapshot goes beyond its log is not opened again.
+        if let Some(message) = &held.broken {
+            return Err(StoreError::Broken { session: session.clone(), message: message.clone() });
+        }
         self.replace(&held.folder.join("snapshot"), bytes)
     }
 

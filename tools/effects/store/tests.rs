@@ -274,6 +274,25 @@ fn work(folder: &Path, medium: Arc<dyn Medium>) -> ([usize; 2], Option<StoreErro
     (acknowledged, failure)
 }
 
+// A fact that was refused must not come back with a snapshot, whoever has heard of the refusal.
+#[test]
+fn no_snapshot_is_saved_behind_a_fact_that_was_not_appended() {
+    let mut refusals = 0;
+    for fails_at in 1..60 {
+        let folder = tempfile::tempdir().unwrap();
+        let medium = Arc::new(Failing { fails_at, steps: AtomicU64::new(0), kind: io::ErrorKind::StorageFull });
+        let Ok(store) = DirectoryStore::with_medium(folder.path(), Durability::Synced, medium) else { continue };
+        if store.create(&id("a"), None, Some(&fact("a", 1))).is_err() || store.append(&[fact("a", 2)])[0].is_ok() {
+            continue;
+        }
+        let saved = store.save_snapshot(&id("a"), b"of two facts");
+        assert!(matches!(saved, Err(StoreError::Broken { .. })), "step {fails_at}: {saved:?}");
+        assert_eq!(store.look(&id("a")).unwrap().snapshot, None);
+        refusals += 1;
+    }
+    assert!(refusals > 0);
+}
+
 #[test]
 fn a_store_of_a_newer_version_is_refused() {
     let folder = tempfile::tempdir().unwrap();
