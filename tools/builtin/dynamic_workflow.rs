@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use self::driver::{Plan, drive_all};
 use self::step::Room;
+use super::generate_object::NAME as GENERATE_OBJECT;
 use super::program::allowance::Allowance;
 use super::program::{AskedLimits, ProgramError, Source, limits_schema, read_source};
 use super::reach::{Step, wrong};
@@ -182,8 +183,14 @@ fn prepare(ctx: &ToolContext, arguments: Value) -> Step<(Arc<dyn Invoke>, Plan)>
     if let Some(problem) = node::fault(&arguments.nodes, &arguments.input) {
         return Err(ended(WorkflowError::Nodes(problem)));
     }
+    let says_nothing = arguments.allowed_tools.is_none();
     let allowance =
         Allowance::new(arguments.allowed_tools, invoke.as_ref()).map_err(|error| wrong(error.to_string()))?;
+    // No model sees it, and a step may be of this kind all the same.
+    let allowance = match says_nothing && invoke.has(GENERATE_OBJECT) {
+        true => allowance.and(GENERATE_OBJECT),
+        false => allowance,
+    };
     let limits = if arguments.limits.is_null() { json!({}) } else { arguments.limits };
     let of_run = RunLimits::deserialize(&limits).map_err(malformed)?;
     let asked = AskedLimits::deserialize(&limits).map_err(malformed)?;
