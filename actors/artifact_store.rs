@@ -504,10 +504,12 @@ impl StoreState {
                 self.machine.found(BlobStat { name: name.clone(), bytes, stored_unix_ms: self.clock.unix_ms() });
                 self.machine.refer(session, name)
             }
-            Err(_) => {
+            Err(ArtifactError::Blob(BlobError::Missing { .. })) => {
                 self.machine.withdraw(name);
                 false
             }
+            // It may well be there, and others refer to it.
+            Err(_) => false,
         }
     }
 }

@@ -90,6 +90,11 @@ impl Bulkhead {
         &self.shared.lane
     }
 
+    /// What bounds it.
+    pub fn limits(&self) -> &BulkheadLimits {
+        &self.shared.limits
+    }
+
     /// Whether the next caller will have to ask at this moment, and perhaps to wait.
     pub fn has_to_be_asked(&self) -> bool {
         self.shared.turnstile.turns_away()

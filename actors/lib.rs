@@ -22,6 +22,7 @@ pub mod child_spec;
 pub mod circuit_breaker;
 pub mod fan_out;
 pub mod open_questions;
+pub mod task_board;
 pub mod waiting_line;
 
 pub mod child;

@@ -113,34 +113,38 @@ async fn attend_and_hand_over(
         news: Notify::new(),
     });
     let mut run = port.run(command, Arc::clone(&switch) as _, stop.clone());
-    tokio::select! {
-           biased;
-           end = &mut run => end,
-           () = switch.news.notified() => match switch.handed.get() {
-               Some((entry, left)) => {
-                   background.hold(entry, run, stop, grace, None);
-                   Ok(ProcessEnd {
-                       status: left.status,
-                       stopped: None,
-                       output_held: false,
-                       killed_background: false,
-                       level: left.level,
-                       survivors: Vec::new(),
-                       left: left.processes.clone(),
-                       handed_over: Some(entry.id().clone()),
-    confinement: left.confinement.clone(),
-                   })
-               }
-               // The news is the handing over; without one there is nothing to do but to wait.
-               None => attend(run, &node, &stop).await,
-           },
-           reason = node.cancellation().cancelled() => {
-               // From here on nobody takes what is left.
-               *switch.is_shut.lock().unwrap_or_else(PoisonError::into_inner) = true;
-               stop.cancel(reason);
-               run.await
-           }
-       }
+    let end = tokio::select! {
+        biased;
+        end = &mut run => Some(end),
+        () = switch.news.notified() => None,
+        reason = node.cancellation().cancelled() => {
+            // From here on nobody takes what is left.
+            *switch.is_shut.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            stop.cancel(reason);
+            return run.await;
+        }
+    };
+    match (switch.handed.get(), end) {
+        (Some((entry, left)), end) => {
+            // What was left may have ended by now; it is listed, and its end is told there.
+            let run = end.map_or(run, |end| Box::pin(std::future::ready(end)));
+            background.hold(entry, run, stop, grace, None);
+            Ok(ProcessEnd {
+                status: left.status,
+                stopped: None,
+                output_held: false,
+                killed_background: false,
+                level: left.level,
+                survivors: Vec::new(),
+                left: left.processes.clone(),
+                handed_over: Some(entry.id().clone()),
+                confinement: left.confinement.clone(),
+            })
+        }
+        (None, Some(end)) => end,
+        // The news is the handing over; without one there is nothing to do but to wait.
+        (None, None) => attend(run, &node, &stop).await,
+    }
 }
 
 /// The output of a command: to the call until it is handed over, then to its ring.
@@ -199,7 +203,8 @@ mod tests {
     use super::*;
     use crate::node::{Tree, spawn_root};
 
-    /// A port whose commands end at once and leave something that runs until it is stopped.
+    /// A port whose commands end at once and leave something that runs until it is stopped, but for `brief`, which ends
+    /// at once as well.
     struct Leaving;
 
     const EXITED: ProcessStatus = ProcessStatus::Exited { code: 7 };
@@ -221,7 +226,7 @@ mod tests {
     impl Processes for Leaving {
         fn run(
             &self,
-            _: CommandSpec,
+            command: CommandSpec,
             sink: Arc<dyn OutputSink>,
             stop: Cancellation,
         ) -> BoxFuture<'static, Result<ProcessEnd, ProcessError>> {
@@ -237,6 +242,9 @@ mod tests {
                     return Ok(ProcessEnd { killed_background: true, ..end(None) });
                 }
                 sink.push(Stream::Err, b"late");
+                if command.program == "brief" {
+                    return Ok(end(None));
+                }
                 Ok(end(Some(stop.cancelled().await)))
             })
         }
@@ -300,6 +308,18 @@ mod tests {
         assert_eq!(end.stopped, Some(CancelReason::Requested));
         session.cancel(CancelReason::SessionClosed);
         session.children_settled().await;
+    }
+
+    // Found in a review: it was listed as given up, and the call's own end knew nothing of the list.
+    #[tokio::test]
+    async fn what_ends_as_it_is_handed_over_has_ended_in_the_list() {
+        let (session, background, supervised) = scene().await;
+        let brief = CommandSpec { program: "brief".into(), ..command() };
+        let ended = supervised.run(brief, Arc::new(Keeping::default()), Cancellation::new()).await.unwrap();
+        assert_eq!(ended.handed_over.unwrap().as_str(), "bg-1");
+        session.children_settled().await;
+        let how = background.list()[0].end.clone().unwrap().how;
+        assert!(matches!(how, BackgroundOutcome::Ended(end) if end.status == EXITED));
     }
 
     #[tokio::test]

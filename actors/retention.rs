@@ -12,6 +12,9 @@ use toolwarden_tools::ids::SessionId;
 /// Most events of one page.
 pub const PAGE_EVENTS_MAX: usize = 1000;
 
+/// Most sessions of which it is known, when nothing of them is kept any more, up to where something was.
+const FORGOTTEN_MAX: usize = 65_536;
+
 /// How much is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionLimits {
@@ -51,6 +54,8 @@ pub struct Page<T> {
 pub struct Retention<T> {
     limits: RetentionLimits,
     sessions: IndexMap<SessionId, Kept<T>>,
+    /// The sequence of the latest event of sessions of which nothing is kept, the one that went first at the front.
+    forgotten: IndexMap<SessionId, u64>,
 }
 
 #[derive(Debug)]
@@ -72,7 +77,7 @@ struct KeptEntry<T> {
 impl<T> Retention<T> {
     /// Keeps nothing yet.
     pub fn new(limits: RetentionLimits) -> Self {
-        Self { limits, sessions: IndexMap::new() }
+        Self { limits, sessions: IndexMap::new(), forgotten: IndexMap::new() }
     }
 
     /// Keeps an event of this top session.
@@ -81,9 +86,15 @@ impl<T> Retention<T> {
             Some(kept) => kept,
             None => {
                 while self.sessions.len() >= self.limits.sessions_max.max(1) {
-                    self.sessions.shift_remove_index(0);
+                    let Some((gone, kept)) = self.sessions.shift_remove_index(0) else { break };
+                    if self.forgotten.len() >= FORGOTTEN_MAX {
+                        self.forgotten.shift_remove_index(0);
+                    }
+                    self.forgotten.insert(gone, kept.latest);
                 }
-                let fresh = Kept { entries: VecDeque::new(), bytes: 0, gone_through: 0, latest: 0 };
+                // One that is heard of again had events before.
+                let gone_through = self.forgotten.shift_remove(session).unwrap_or(0);
+                let fresh = Kept { entries: VecDeque::new(), bytes: 0, gone_through, latest: 0 };
                 self.sessions.entry(session.clone()).or_insert(fresh)
             }
         };
@@ -177,5 +188,9 @@ mod tests {
         }
         let known = |session: &str| retention.page(&session.into(), 0, 9).is_some();
         assert_eq!(["a", "b", "c"].map(known), [false, true, true]);
+        // Found in a review: one that is heard of again looked as if nothing were gone.
+        retention.keep(&"a".into(), 5, &Arc::new(()), 1);
+        let gap = |session: &str, after| retention.page(&session.into(), after, 9).unwrap().retention_gap;
+        assert_eq!((gap("a", 0), gap("a", 2), gap("a", 3), gap("c", 0)), (true, true, false, false));
     }
 }

@@ -23,6 +23,8 @@ pub struct Tail<E: JournalEvent> {
     /// The last sequence that was given, or was told to be gone.
     last: u64,
     reads_back: bool,
+    /// Whether the reader lost events that were not read back yet.
+    has_missed: bool,
 }
 
 /// What a tail gives.
@@ -49,7 +51,15 @@ impl<E: JournalEvent> Tail<E> {
     pub async fn follow(journal: &Journal<E>, session: SessionId, after: u64) -> Result<Self, JournalError> {
         // First listen, then read back: what comes in between is seen twice, and given once.
         let reader = journal.subscribe(Some(session.clone())).await?;
-        Ok(Self { journal: journal.clone(), session, reader, page: VecDeque::new(), last: after, reads_back: true })
+        Ok(Self {
+            journal: journal.clone(),
+            session,
+            reader,
+            page: VecDeque::new(),
+            last: after,
+            reads_back: true,
+            has_missed: false,
+        })
     }
 
     /// The next reading; none when the journal has ended.
@@ -71,7 +81,7 @@ impl<E: JournalEvent> Tail<E> {
                     self.last = entry.sequence;
                     return Some(TailReading::Entry(entry));
                 }
-                Reading::Missed { .. } => self.reads_back = true,
+                Reading::Missed { .. } => (self.reads_back, self.has_missed) = (true, true),
                 Reading::SinkFailed(words) => return Some(TailReading::SinkFailed(words)),
             }
         }
@@ -81,9 +91,10 @@ impl<E: JournalEvent> Tail<E> {
     async fn read_back(&mut self) -> Option<TailReading<E>> {
         // A journal that has ended has nothing more to read back; the reader says so.
         let page = self.journal.page(self.session.clone(), self.last, PAGE_EVENTS).await.ok().flatten();
+        let has_missed = std::mem::take(&mut self.has_missed);
         let Some(page) = page else {
             self.reads_back = false;
-            return None;
+            return has_missed.then_some(TailReading::Gap { after: self.last, next: None });
         };
         self.reads_back = page.has_more;
         self.page.extend(page.entries);
@@ -196,6 +207,21 @@ mod tests {
         }
         tell(&journal, 1);
         assert_eq!(sequence(&mut tail).await, last + 1);
+    }
+
+    // Found in a review: where nothing is kept, what the reader lost was not told.
+    #[tokio::test]
+    async fn what_is_lost_is_told_where_nothing_is_kept() {
+        let journal: Journal<Told> = Journal::new();
+        start(&journal, root().await, Arc::new(SystemClock::new()), None).await.unwrap();
+        let mut tail = Tail::follow(&journal, "s".into(), 0).await.unwrap();
+        tell(&journal, 1);
+        assert_eq!(sequence(&mut tail).await, 1);
+        let count = 2 * READER_LAG_MAX as u64;
+        tell(&journal, 2 * READER_LAG_MAX);
+        assert_eq!(journal.status().await.unwrap().last_sequence, 1 + count);
+        assert!(matches!(tail.next().await, Some(TailReading::Gap { after: 1, next: None })));
+        assert!(sequence(&mut tail).await > 2);
     }
 
     #[tokio::test]

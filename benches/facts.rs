@@ -233,7 +233,7 @@ fn timed(work: impl FnOnce()) -> Duration {
 
 fn asked() -> Fact {
     let bounds = RunBounds { rounds_max: 50, malformed_rounds_max: 2, same_call_max: 3 };
-    Fact::UserMessage { run: "run".into(), text: "a question".to_owned(), bounds }
+    Fact::UserMessage { run: "run".into(), text: "a question".to_owned(), pictures: Vec::new(), bounds }
 }
 
 /// One run with one call.

@@ -16,6 +16,8 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use toolwarden::embedding::Runtime;
+use toolwarden::event::EventKind;
+use toolwarden::lanes::LaneLimits;
 use toolwarden::models::claude_messages::ClaudeMessages;
 use toolwarden::models::openai_chat::OpenAiChat;
 use toolwarden::models::openai_responses::OpenAiResponses;
@@ -27,8 +29,11 @@ use toolwarden::models::wire::{Protocol, WireSettings};
 use toolwarden::models::{Message, Model as _, ModelRequest, NoSink};
 use toolwarden::policy::PermissionPolicy;
 use toolwarden::run::RunLimits;
+use toolwarden_actors::journal::Reading;
+use toolwarden_actors::permit_pool::BulkheadLimits;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::http::{HttpMethod, HttpRequest};
+use toolwarden_tools::tool::Lane;
 
 /// Bytes of a stream that is read, about.
 const STREAM_BYTES: usize = 8 * 1024 * 1024;
@@ -40,6 +45,12 @@ const TIMES: usize = 15;
 const EXCHANGES: usize = 2000;
 /// Rounds of the loop.
 const ROUNDS: usize = 100;
+/// Child runs of one call, how many of them at a time, and how long each one's model takes.
+const CHILDREN: usize = 32;
+const CHILDREN_WIDTH: usize = 8;
+const LATENCY: Duration = Duration::from_millis(50);
+/// Sessions that stream beside each other.
+const CROWD: usize = 1000;
 
 fn main() {
     for (name, protocol, event) in protocols() {
@@ -49,6 +60,8 @@ fn main() {
     tokio.block_on(async {
         turns().await;
         rounds().await;
+        children().await;
+        crowd().await;
     });
 }
 
@@ -174,11 +187,113 @@ async fn rounds() {
     std::fs::remove_dir_all(&folder).expect("the folder's end");
 }
 
+/// Child runs against a server that takes its time.
+async fn children() {
+    let folder = Folder::new("children");
+    let base = serve_slowly(LATENCY, |_| answer(None)).await;
+    let runtime = Runtime::builder().build().await.expect("a runtime");
+    let session = runtime.session(&folder.0).model(Arc::new(model(&base))).open().await.expect("a session");
+    let task = json!({"agent": "explore", "description": "d", "prompt": "p"});
+    let mut spans = Vec::new();
+    for _ in 0..9 {
+        let began = Instant::now();
+        let result = session.tool("task", json!({"tasks": vec![task.clone(); CHILDREN]})).await.expect("a call");
+        assert!(result.is_success(), "{}", result.output);
+        spans.push(began.elapsed());
+    }
+    spans.sort_unstable();
+    let ideal = LATENCY * u32::try_from(CHILDREN / CHILDREN_WIDTH).unwrap_or(u32::MAX);
+    let times = spans[4].as_secs_f64() / ideal.as_secs_f64();
+    println!(
+        "{CHILDREN} child runs, {CHILDREN_WIDTH} at a time, {LATENCY:?} each: {:?}, {times:.2} times {ideal:?}",
+        spans[4]
+    );
+    runtime.shut_down().await;
+}
+
+/// Many sessions that stream at the same time: what each of them takes, and that each has all of its events.
+async fn crowd() {
+    let folder = Folder::new("crowd");
+    let (open, is_open) = tokio::sync::watch::channel(false);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let base = serve_in_two(Arc::clone(&waiting), is_open).await;
+    let lanes =
+        LaneLimits::default().with(Lane::Model, BulkheadLimits { permits: CROWD, queue_max: CROWD, breaker: None });
+    let runtime = Runtime::builder().lanes(lanes).build().await.expect("a runtime");
+    let model = Arc::new(model_with(&base, Some(CROWD)));
+    let before = resident_bytes();
+    let mut runs = tokio::task::JoinSet::new();
+    for _ in 0..CROWD {
+        let session = runtime.session(&folder.0).model(Arc::clone(&model) as _).open().await.expect("a session");
+        runs.spawn(async move {
+            let mut stream = session.stream("go").await.expect("a run");
+            let (mut text, mut missed) = (String::new(), 0);
+            while let Some(reading) = stream.next().await {
+                match reading {
+                    Reading::Entry(entry) => {
+                        if let EventKind::TextDelta { delta } = &entry.event.kind {
+                            text.push_str(delta);
+                        }
+                    }
+                    Reading::Missed { count } => missed += count,
+                    Reading::SinkFailed(_) => {}
+                }
+            }
+            let outcome = stream.outcome().await.expect("an outcome");
+            (outcome.text == text && !text.is_empty(), missed)
+        });
+    }
+    while waiting.load(Ordering::SeqCst) < CROWD {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // What was sent is read, and every stream stands half-way.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let each_kib = resident_bytes().saturating_sub(before) / CROWD as u64 / 1024;
+    open.send_replace(true);
+    let (mut whole, mut missed) = (0, 0);
+    while let Some(ended) = runs.join_next().await {
+        let (is_whole, lost) = ended.expect("a run's end");
+        whole += usize::from(is_whole);
+        missed += lost;
+    }
+    println!(
+        "{CROWD} sessions that stream at once: {each_kib} KiB each (the server's side included), {whole} whole, {missed} events lost"
+    );
+    runtime.shut_down().await;
+}
+
+/// A folder for one part, gone with it.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("toolwarden-bench-models-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") * 1024
+}
+
 fn wire() -> WireSettings {
     WireSettings { model: "m".into(), stream: true, ..WireSettings::default() }
 }
 
 fn model(base: &str) -> RemoteModel {
+    model_with(base, None)
+}
+
+fn model_with(base: &str, concurrency_max: Option<usize>) -> RemoteModel {
     let settings = RemoteSettings {
         name: "bench".into(),
         base_url: base.to_owned(),
@@ -187,6 +302,8 @@ fn model(base: &str) -> RemoteModel {
         context_tokens: None,
         timeouts: ModelTimeouts::default(),
         price: TokenPrice::default(),
+        object_support: None,
+        concurrency_max,
     };
     let effects = Effects::real();
     RemoteModel::new(settings, Box::new(OpenAiChat), effects.http, effects.clock).expect("a model")
@@ -207,39 +324,76 @@ fn answer(call: Option<String>) -> String {
     events
 }
 
+/// A server that begins each answer, and ends it when it is let.
+async fn serve_in_two(waiting: Arc<AtomicUsize>, is_open: tokio::sync::watch::Receiver<bool>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (waiting, mut is_open) = (Arc::clone(&waiting), is_open.clone());
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                request(&mut stream).await?;
+                let text = answer(None);
+                let (one, other) = text.split_at(text.len() / 2);
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+                stream.get_mut().write_all(format!("{head}{one}").as_bytes()).await.ok()?;
+                waiting.fetch_add(1, Ordering::SeqCst);
+                is_open.wait_for(|is_open| *is_open).await.ok()?;
+                stream.get_mut().write_all(other.as_bytes()).await.ok()
+            });
+        }
+    });
+    format!("http://{address}")
+}
+
 /// A server that answers at once, and keeps connections.
 async fn serve(answer: impl Fn(usize) -> String + Send + Sync + 'static) -> String {
+    serve_slowly(Duration::ZERO, answer).await
+}
+
+/// A server that answers after this span.
+async fn serve_slowly(span: Duration, answer: impl Fn(usize) -> String + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let answer = Arc::new(answer);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let answer = Arc::clone(&answer);
-            tokio::spawn(async move { converse(stream, &*answer).await });
+            tokio::spawn(async move { converse(stream, span, &*answer).await });
         }
     });
     format!("http://{address}")
 }
 
-async fn converse(stream: TcpStream, answer: &(impl Fn(usize) -> String + Sync)) -> Option<()> {
+/// Reads a request; gives the length of its body.
+async fn request(stream: &mut BufReader<TcpStream>) -> Option<usize> {
+    let (mut line, mut length) = (String::new(), 0_usize);
+    loop {
+        line.clear();
+        if stream.read_line(&mut line).await.ok()? == 0 {
+            return None;
+        }
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.ok()?;
+    Some(length)
+}
+
+async fn converse(stream: TcpStream, span: Duration, answer: &(impl Fn(usize) -> String + Sync)) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let mut stream = BufReader::new(stream);
     loop {
-        let (mut line, mut length) = (String::new(), 0_usize);
-        loop {
-            line.clear();
-            if stream.read_line(&mut line).await.ok()? == 0 {
-                return None;
-            }
-            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                length = value.trim().parse().ok()?;
-            }
-            if line == "\r\n" {
-                break;
-            }
+        let length = request(&mut stream).await?;
+        if !span.is_zero() {
+            tokio::time::sleep(span).await;
         }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await.ok()?;
         let text = answer(length);
         let head =
             format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n", text.len());

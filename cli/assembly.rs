@@ -25,6 +25,7 @@ use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::web::ssrf::Origin;
 use toolwarden_tools::workspace::object_store::bucket::BucketError;
 
+use crate::agents::load_agents;
 use crate::artifacts::{ArtifactArgs, ArtifactsError};
 use crate::attendant::{Attendance, Attendant, Killed};
 use crate::bucket::BucketArgs;
@@ -33,7 +34,7 @@ use crate::containment::HoldArgs;
 use crate::environment::{Environment, SECRET_BYTES_MIN, STORE_VARIABLE};
 use crate::events_file::{EventsFile, EventsFileError};
 use crate::input::{InputError, read_file};
-use crate::models::{ModelsError, load_catalog, load_model};
+use crate::models::{ModelsError, load_catalog, load_model, settings_file};
 use crate::sandbox::SandboxArgs;
 use crate::stop_signal::StopSignals;
 use crate::terminal::Screen;
@@ -131,6 +132,8 @@ pub(crate) struct Surroundings {
     pub(crate) environment: Environment,
     /// The file of settings that the command line names.
     pub(crate) config: Option<PathBuf>,
+    /// The folder of agents that the command line names.
+    pub(crate) agents: Option<PathBuf>,
 }
 
 impl Surroundings {
@@ -280,7 +283,9 @@ impl AssemblyError {
                 ResumeError::Setting { .. } | ResumeError::Missing { .. } => true,
                 _ => false,
             },
-            Self::Build(error) => matches!(error, BuildError::Workspace(_) | BuildError::Policy(_)),
+            Self::Build(error) => {
+                matches!(error, BuildError::Workspace(_) | BuildError::Policy(_) | BuildError::AgentFiles(_))
+            }
             Self::Session(_) | Self::Signals(_) => false,
         }
     }
@@ -457,7 +462,14 @@ async fn open_session(
         }
         (None, workspace) => runtime.session(workspace.unwrap_or_else(|| Path::new("."))),
     };
+    let settings = settings_file(with.config.as_deref(), &with.environment);
+    let agents = load_agents(with.agents.as_deref(), settings.as_deref(), with.catalog()?).map_err(BuildError::from)?;
+    if let Some(folder) = agents.workspace_folder {
+        builder = builder.workspace_agents(folder);
+    }
     builder = builder
+        .agent_files(agents.files)
+        .agent_models(agents.models)
         .run_limits(plan.runs)
         .sandbox(plan.sandbox)
         // A person at a terminal sees the question and can end it; nobody else is waited for.

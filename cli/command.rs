@@ -3,10 +3,12 @@
 //! Exit codes: 0 it did what it was asked, 1 it did not, 2 the command line has to be mended, 128 and the signal's
 //! number (130 for Ctrl-C) when it was told to end before it was done.
 
+pub(crate) mod agents;
 pub(crate) mod artifact;
 pub(crate) mod ask;
 pub(crate) mod call;
 pub(crate) mod doctor;
+pub(crate) mod eval;
 pub(crate) mod fork;
 pub(crate) mod models;
 pub(crate) mod program;
@@ -21,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use thiserror::Error;
+use toolwarden::evaluation::EvaluationError;
 use toolwarden::session::SessionError;
 use toolwarden::session::verify::VerifyError;
 use toolwarden::settlement::proof::ProofError;
@@ -44,6 +47,8 @@ pub(crate) enum Command {
     Program(program::ProgramArgs),
     /// List the tools
     Tools(tools::ToolsArgs),
+    /// List the agents that tasks may be given to
+    Agents(agents::AgentsArgs),
     /// Read the whole of outputs that were shown in part
     Artifact(artifact::ArtifactCommandArgs),
     /// Run commands that say whether work is done
@@ -54,6 +59,8 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// Check that a model answers, and what it can do
     Models(models::ModelsArgs),
+    /// Run a fixed set of tasks against a model and say what it came to
+    Eval(eval::EvalArgs),
     /// List the sessions that are kept
     Sessions(sessions::SessionsArgs),
     /// Go on with a session: finish what was under way, or ask more
@@ -102,6 +109,9 @@ pub(crate) enum CommandError {
     /// The session could not verify.
     #[error(transparent)]
     Verify(#[from] VerifyError),
+    /// An evaluation could not go on.
+    #[error(transparent)]
+    Evaluation(#[from] EvaluationError),
     /// A result cannot be written as JSON.
     #[error("the result cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
@@ -117,7 +127,7 @@ impl CommandError {
             Self::Proof(error) => !matches!(error, ProofError::Lost | ProofError::NotText | ProofError::Io(_)),
             Self::Assembly(error) => error.is_usage(),
             Self::Verify(error) => matches!(error, VerifyError::Plan(_)),
-            Self::Blob(_) | Self::Session(_) | Self::Json(_) | Self::Output(_) => false,
+            Self::Blob(_) | Self::Session(_) | Self::Evaluation(_) | Self::Json(_) | Self::Output(_) => false,
         }
     }
 }
@@ -129,11 +139,13 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
         Command::Call(args) => call::call(args, with).await,
         Command::Program(args) => program::program(args, with).await,
         Command::Tools(args) => tools::list(args, with).await,
+        Command::Agents(args) => agents::list(args, with).await,
         Command::Artifact(args) => artifact::artifact(args, with),
         Command::Verify(args) => verify::verify(args, with).await,
         Command::VerifyEvidence(args) => verify_evidence::verify_evidence(&args, with),
         Command::Doctor(args) => doctor::examine(args, with).await,
         Command::Models(args) => models::models(args, with).await,
+        Command::Eval(args) => eval::eval(args, with).await,
         Command::Sessions(args) => sessions::list(args, with).await,
         Command::Resume(args) => resume::resume(args, with).await,
         Command::Fork(args) => fork::fork(args, with).await,

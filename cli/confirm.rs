@@ -45,7 +45,7 @@ pub(crate) struct Question {
 impl Question {
     /// As a person reads it: nothing that a terminal would obey, and nothing hidden.
     fn text(&self) -> String {
-        let mut text = format!("\nMay {} run? ({})\n", visible(self.tool.as_str()), visible(&self.reason));
+        let mut text = format!("\nMay {} run? ({})\n", in_a_line(self.tool.as_str()), in_a_line(&self.reason));
         match &self.arguments {
             Value::Object(arguments) => {
                 for (name, value) in arguments {
@@ -53,7 +53,7 @@ impl Question {
                         Value::String(text) => shown(text),
                         other => shown(&other.to_string()),
                     };
-                    text.push_str(&format!("  {}: {value}\n", visible(name)));
+                    text.push_str(&format!("  {}: {value}\n", in_a_line(name)));
                 }
             }
             other => text.push_str(&format!("  {}\n", shown(&other.to_string()))),
@@ -85,13 +85,26 @@ fn visible(text: &str) -> String {
         match c {
             '\n' | '\t' => seen.push(c),
             c if c.is_control() => seen.extend(c.escape_default()),
-            '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
-                seen.extend(c.escape_unicode());
-            }
+            c if is_hidden(c) => seen.extend(c.escape_unicode()),
             c => seen.push(c),
         }
     }
     seen
+}
+
+/// As [`visible`], on one line: what is a name could look like other lines of the question else.
+fn in_a_line(text: &str) -> String {
+    visible(text).replace('\n', "\\n").replace('\t', "\\t")
+}
+
+/// Whether a character takes no room of its own, or changes where others stand: those that Unicode lets programs ignore,
+/// with its marks and separators of lines.
+fn is_hidden(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// What a typed line means; none when it is no answer.
@@ -251,6 +264,23 @@ mod tests {
             question.text(),
             "\nMay bash run? (no rule covers it)\n  command: rm -rf x #\\r\\u{1b}[2Kecho a\n    ls \\u{202e}\n  \
              timeout: 5\n"
+        );
+    }
+
+    // Found in a review: instructions in characters that no terminal shows, and a name that looks like another argument.
+    #[test]
+    fn nothing_hides_in_a_question_or_looks_like_another_line_of_it() {
+        let question = Question {
+            call: "c".into(),
+            tool: "x\n  safe: yes".into(),
+            arguments: json!({"a\n  command: ls": "v\u{e0041}\u{61c}\u{2028}\u{ad}w"}),
+            digest: Digest::of(b""),
+            reason: "why\n  n: 1".into(),
+        };
+        assert_eq!(
+            question.text(),
+            "\nMay x\\n  safe: yes run? (why\\n  n: 1)\n  a\\n  command: ls: \
+             v\\u{e0041}\\u{61c}\\u{2028}\\u{ad}w\n"
         );
     }
 

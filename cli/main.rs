@@ -16,6 +16,7 @@ mod confirm;
 mod events_file;
 mod models;
 
+mod agents;
 mod attendant;
 
 mod assembly;
@@ -60,6 +61,10 @@ struct Arguments {
     /// The settings of models [default: ~/.config/toolwarden/toolwarden.toml, or the file that TOOLWARDEN_CONFIG names]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
+
+    /// A folder with agents in Markdown files, in the place of the one that the settings name
+    #[arg(long, global = true, value_name = "DIR")]
+    agents: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,7 +114,7 @@ fn start() -> ExitCode {
     let environment = Environment::of_this_process();
     let screen = Screen::new(environment.terminal_can_draw());
     start_log(arguments.log, &screen);
-    run(arguments.command, &Surroundings { screen, environment, config: arguments.config })
+    run(arguments.command, &Surroundings { screen, environment, config: arguments.config, agents: arguments.agents })
 }
 
 fn run(command: Command, with: &Surroundings) -> ExitCode {

@@ -45,11 +45,7 @@ pub(crate) enum ModelsError {
 /// # Errors
 /// [`ModelsError::Input`] when a file that was named is not there, and [`ModelsError::Config`].
 pub(crate) fn load_catalog(named: Option<&Path>, environment: &Environment) -> Result<ModelCatalog, ModelsError> {
-    let file = match named.map(Path::to_owned).or_else(|| environment.config_file()) {
-        Some(file) => Some(file),
-        None => environment.own_config_file().filter(is_there),
-    };
-    let config = match file {
+    let config = match settings_file(named, environment) {
         Some(file) => {
             let bytes_max = u64::try_from(CONFIG_BYTES_MAX).unwrap_or(u64::MAX);
             let text = read_file(&file, "the settings", bytes_max)?;
@@ -58,6 +54,12 @@ pub(crate) fn load_catalog(named: Option<&Path>, environment: &Environment) -> R
         None => ModelConfig::default(),
     };
     Ok(ModelCatalog::new(config, environment.variables().clone()))
+}
+
+/// The file of settings, where there is one.
+pub(crate) fn settings_file(named: Option<&Path>, environment: &Environment) -> Option<PathBuf> {
+    let file = named.map(Path::to_owned).or_else(|| environment.config_file());
+    file.or_else(|| environment.own_config_file().filter(is_there))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a file in the person's own folder, not the model's")]

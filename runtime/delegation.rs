@@ -1,80 +1,160 @@
 //! Child runs: what the `task` tool starts. Each child is a session of its own: its own account carved out of its
 //! parent's, its own memory of files, its parent's rules and never wider ones, and its own ending.
+//!
+//! A child that its call waits for is a member of that call's fan-out; one in the background hangs on the session and
+//! begins once its turn stands ([`TaskBook`](crate::task_book::TaskBook)). What must stay true: whatever happens to a
+//! child it is told to have begun and ended once each, and the first word about its end is the one that counts.
+
+mod child;
+mod form;
+mod remote;
 
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use toolwarden_actors::accounts::AccountId;
 use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::fan_out::{FanOutPlan, MemberEnd};
 use toolwarden_actors::members::{Member, MemberStart, run_members};
 use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
-use toolwarden_tools::context::{ChildResult, ChildResults, ChildTask, FanOutPolicy};
+use toolwarden_tools::builtin::task::report::later;
+use toolwarden_tools::context::{ChildResult, ChildResults, ChildTask, DelegateError, FanOutPolicy, StartedTask};
+use toolwarden_tools::effects::dispatch::Dispatch;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::ids::{InvocationId, SessionId, TaskId};
-use toolwarden_tools::workspace::seen::SeenFiles;
 
-use crate::agent::{Agent, Agents};
-use crate::event::EventKind;
-use crate::fact_book::FactBook;
-use crate::facts::Fact;
+use self::child::Child;
+use crate::agent::{AgentOrigin, Agents};
+use crate::facts::{BackgroundStart, Fact};
 use crate::kernel::Kernel;
 use crate::models::Model;
-use crate::run::{EndTold, RunLimits, RunOutcome, RunPlan, carry, run_id, tell_lost};
-use crate::run_status::RunStatus;
+use crate::run::RunLimits;
 use crate::scope::{ChildRuns, Scope};
 use crate::session_span::SESSION_GRACE;
 
 /// Most bytes of a child's answer that its ending event carries.
 pub const SUBAGENT_OUTPUT_BYTES_MAX: usize = 4000;
 
-/// Starts child runs with one model and one set of agents.
+/// What child runs work with.
 pub struct Delegation {
-    kernel: Arc<Kernel>,
-    model: Arc<dyn Model>,
-    agents: Agents,
-    limits: RunLimits,
-    budget: BudgetLimits,
+    pub(crate) kernel: Arc<Kernel>,
+    /// Who answers where the agent says nothing.
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) agents: Agents,
+    pub(crate) limits: RunLimits,
+    /// Bounds each child beside its parent's own budget.
+    pub(crate) budget: BudgetLimits,
+    /// Carries child runs somewhere else; none for the parent's own tree.
+    pub(crate) dispatch: Option<Arc<dyn Dispatch>>,
 }
 
 impl Delegation {
-    /// Child runs of sessions that use this model; `budget` bounds each child beside its parent's own budget.
-    pub fn new(
-        kernel: Arc<Kernel>,
-        model: Arc<dyn Model>,
-        agents: Agents,
-        limits: RunLimits,
-        budget: BudgetLimits,
-    ) -> Arc<Self> {
-        Arc::new(Self { kernel, model, agents, limits, budget })
+    fn child(self: &Arc<Self>, parent: &Arc<Scope>, invocation: &InvocationId, task: ChildTask) -> Child {
+        let task_id = TaskId::from(format!("task-{}", hex_id(&*self.kernel.effects.entropy)));
+        self.known_child(parent, invocation, task, task_id)
     }
 
-    fn child(&self, parent: &Arc<Scope>, task: &ChildTask) -> Child {
-        let task_id = TaskId::from(format!("task-{}", hex_id(&*self.kernel.effects.entropy)));
-        let session = SessionId::from(format!("task-run-{task_id}"));
-        let agent = self.agents.get(&task.agent).cloned();
+    fn known_child(
+        self: &Arc<Self>,
+        parent: &Arc<Scope>,
+        invocation: &InvocationId,
+        task: ChildTask,
+        task_id: TaskId,
+    ) -> Child {
         Child {
-            kernel: Arc::clone(&self.kernel),
-            model: Arc::clone(&self.model),
-            limits: RunLimits {
-                rounds_max: task.max_steps.or(self.limits.rounds_max),
-                timeout: None,
-                ..self.limits.clone()
-            },
-            budget: self.budget,
+            delegation: Arc::clone(self),
             parent: Arc::clone(parent),
-            task: task.clone(),
+            session: SessionId::from(format!("task-run-{task_id}")),
+            agent: self.agents.get(&task.agent).cloned(),
+            invocation: invocation.clone(),
+            background: false,
+            task,
             task_id,
-            session,
-            agent,
+        }
+    }
+
+    /// Lets a background task live under the session's node, from when its gate opens.
+    fn let_live(child: Arc<Child>, opens: tokio::sync::oneshot::Receiver<()>) {
+        let book = Arc::clone(&child.parent.tasks);
+        let Some(node) = book.node() else {
+            child.settle(child.failed("its session has not begun".to_owned()));
+            return;
+        };
+        let (body, lost) = (Arc::clone(&child), Arc::clone(&child));
+        let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
+        let waiter = node.spawn_with_epilogue(
+            spec,
+            move |node| async move {
+                let begins = tokio::select! {
+                    biased;
+                    _ = node.cancellation().cancelled() => false,
+                    opened = opens => opened.is_ok(),
+                };
+                match begins {
+                    true => body.live(node).await,
+                    false => body.settle(body.failed(child::why(node.cancellation().reason()))),
+                };
+            },
+            move |ending| {
+                lost.settle(lost.failed(child::why(ending.cancel.as_ref())));
+            },
+        );
+        book.reach(&child.task_id, waiter.canceller());
+        waiter.detach();
+    }
+
+    async fn start_later(
+        self: Arc<Self>,
+        scope: Arc<Scope>,
+        invocation: InvocationId,
+        task: ChildTask,
+    ) -> Result<StartedTask, DelegateError> {
+        if scope.session != scope.root_session {
+            return Err(DelegateError::Nested);
+        }
+        let book = &scope.tasks;
+        book.count_in(1)?;
+        let child = Child { background: true, ..self.child(&scope, &invocation, task) };
+        let opens = book.register(child.listed(), scope.run.clone()).inspect_err(|_| book.count_out(1))?;
+        let child = Arc::new(child);
+        let (kept, whole) = child.task_to_keep(book.facts());
+        let start = BackgroundStart { invocation, run: scope.run.clone(), task: kept, whole };
+        let unheard = Unheard(Some(Arc::clone(&child)));
+        // Before anybody hears of it.
+        let recorded = book.facts().record(child.started_fact(Some(Box::new(start)))).await;
+        recorded.map_err(|error| DelegateError::NotKept(error.to_string()))?;
+        unheard.heard_of();
+        child.tell_start();
+        let of_workspace = child.agent.as_ref().is_some_and(|agent| matches!(agent.origin, AgentOrigin::Workspace(_)));
+        let started = StartedTask { task: child.task_id.clone(), session: child.session.clone(), of_workspace };
+        Self::let_live(child, opens);
+        Ok(started)
+    }
+}
+
+/// A background task that nobody has heard of yet: taken off again when its call goes away.
+struct Unheard(Option<Arc<Child>>);
+
+impl Unheard {
+    fn heard_of(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        if let Some(child) = self.0.take() {
+            child.withdraw();
         }
     }
 }
 
-impl ChildRuns for Delegation {
+/// The child runs of one session; what its scope holds.
+pub(crate) struct Delegating(pub(crate) Arc<Delegation>);
+
+impl ChildRuns for Delegating {
     fn agents(&self) -> Vec<(String, String)> {
-        self.agents.iter().map(|agent| (agent.name.clone(), agent.purpose.clone())).collect()
+        self.0.agents.iter().map(|agent| (agent.name.clone(), agent.purpose.clone())).collect()
     }
 
     fn delegate(
@@ -84,15 +164,19 @@ impl ChildRuns for Delegation {
         invocation: &InvocationId,
         tasks: Vec<ChildTask>,
         policy: FanOutPolicy,
-    ) -> BoxFuture<'static, ChildResults> {
-        let children: Vec<Child> = tasks.iter().map(|task| self.child(scope, task)).collect();
+    ) -> BoxFuture<'static, Result<ChildResults, DelegateError>> {
+        if let Err(error) = scope.tasks.count_in(tasks.len()) {
+            return std::future::ready(Err(error)).boxed();
+        }
+        let children: Vec<Arc<Child>> =
+            tasks.into_iter().map(|task| Arc::new(self.0.child(scope, invocation, task))).collect();
         // What stands for a child that gave nothing back.
-        let blanks: Vec<ChildResult> = children.iter().map(|child| child.result(false, String::new(), &[])).collect();
-        let invocation = invocation.clone();
+        let blanks: Vec<ChildResult> = children.iter().map(|child| child.failed(String::new())).collect();
+        let plan = FanOutPlan { width: policy.width.min(scope.tasks.width()), ..FanOutPlan::from(policy) };
         let spec = NodeSpec { kind: NodeKind::FanOut, grace: SESSION_GRACE * 2 };
         let waiter = node.spawn(spec, move |node| async move {
-            let starts = children.into_iter().map(|child| child.start(invocation.clone())).collect();
-            run_members(&node, FanOutPlan::from(policy), starts).await.ok()
+            let starts = children.into_iter().map(member).collect();
+            run_members(&node, plan, starts).await.ok()
         });
         Box::pin(async move {
             let end = waiter.await.output.flatten();
@@ -100,158 +184,74 @@ impl ChildRuns for Delegation {
                 end.as_ref().map_or((false, false), |end| (end.timed_out(), end.returned_early()));
             let mut members = end.map(|end| end.members).unwrap_or_default().into_iter();
             let results = blanks.into_iter().map(|blank| match members.next() {
-                Some(MemberEnd::Finished { result, .. }) => result,
+                Some(MemberEnd::Finished { result, .. }) => Arc::unwrap_or_clone(result),
                 Some(MemberEnd::Crashed { message }) => ChildResult { output: message, ..blank },
                 Some(MemberEnd::NeverStarted { reason }) => {
                     ChildResult { output: format!("not started: {reason}"), ..blank }
                 }
                 None => ChildResult { output: "interrupted before it ended".to_owned(), ..blank },
             });
-            ChildResults { results: results.collect(), timed_out, returned_early }
-        })
-    }
-}
-
-/// One child, not started yet.
-struct Child {
-    kernel: Arc<Kernel>,
-    model: Arc<dyn Model>,
-    limits: RunLimits,
-    budget: BudgetLimits,
-    parent: Arc<Scope>,
-    task: ChildTask,
-    task_id: TaskId,
-    session: SessionId,
-    /// None when the task names an agent that does not exist.
-    agent: Option<Arc<Agent>>,
-}
-
-impl Child {
-    fn result(&self, success: bool, output: String, anchors: &[String]) -> ChildResult {
-        ChildResult {
-            task: self.task_id.clone(),
-            session: self.session.clone(),
-            agent: self.task.agent.clone(),
-            success,
-            output,
-            source_anchors: anchors.to_vec(),
-        }
-    }
-
-    fn start(self, invocation: InvocationId) -> MemberStart<ChildResult> {
-        Box::new(move |node| {
-            let child = Arc::new(self);
-            child.note(Fact::ChildStarted {
-                task: child.task_id.clone(),
-                session: child.session.clone(),
-                agent: child.task.agent.clone(),
-            });
-            child.kernel.tell(
-                &child.parent,
-                EventKind::SubagentStart {
-                    task_id: child.task_id.clone(),
-                    session_id: child.session.clone(),
-                    parent_session_id: child.parent.session.clone(),
-                    parent_invocation: invocation,
-                    agent: child.task.agent.clone(),
-                    description: child.task.description.clone(),
-                },
-            );
-            let (body, lost, blank) = (Arc::clone(&child), Arc::clone(&child), Arc::clone(&child));
-            let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
-            let waiter = node.spawn_with_epilogue(
-                spec,
-                move |node| async move { body.live(node).await },
-                move |_ending| lost.tell_end(&lost.result(false, String::new(), &[])),
-            );
-            let canceller = waiter.canceller();
-            let ends = waiter.map(move |end| {
-                let result = end.output.unwrap_or_else(|| {
-                    let why = end.ending.cancel.map_or_else(|| "lost".to_owned(), |reason| reason.to_string());
-                    blank.result(false, why, &[])
-                });
-                (result.success, result)
-            });
-            Member { ends: ends.boxed(), canceller }
+            Ok(ChildResults { results: results.collect(), timed_out, returned_early })
         })
     }
 
-    /// The child session's life: an account, one run, an ending.
-    async fn live(&self, node: NodeHandle) -> ChildResult {
-        let result = match self.run(&node).await {
-            Ok(outcome) => {
-                let success = outcome.status.is_success();
-                let text = if success || !outcome.text.is_empty() { outcome.text } else { outcome.status.to_string() };
-                self.result(success, text, &outcome.source_anchors)
+    fn background(
+        &self,
+        scope: &Arc<Scope>,
+        invocation: &InvocationId,
+        task: ChildTask,
+    ) -> BoxFuture<'static, Result<StartedTask, DelegateError>> {
+        Box::pin(Arc::clone(&self.0).start_later(Arc::clone(scope), invocation.clone(), task))
+    }
+
+    fn go_on(&self, scope: &Arc<Scope>) {
+        let book = &scope.tasks;
+        let open: Vec<(TaskId, BackgroundStart)> = book.facts().look(|state| {
+            let going_on = state.tasks_to_go_on();
+            going_on.filter_map(|(task, child)| Some((task.clone(), *child.background.clone()?))).collect()
+        });
+        for (task_id, start) in open {
+            let child = self.0.known_child(scope, &start.invocation, start.task, task_id);
+            let child = Arc::new(Child { background: true, ..child });
+            match book.count_in(1).and_then(|()| book.register(child.listed(), None)) {
+                Ok(opens) => {
+                    child.tell_start();
+                    Delegation::let_live(child, opens);
+                }
+                Err(error) => {
+                    let report = Some(later(&child.failed(error.to_string()), &child.task.description, false));
+                    let fact = Fact::ChildEnded { task: child.task_id.clone(), success: false, report };
+                    child.note(book.facts(), fact);
+                }
             }
-            Err(why) => self.result(false, why, &[]),
-        };
-        self.tell_end(&result);
-        result
-    }
-
-    async fn run(&self, node: &NodeHandle) -> Result<RunOutcome, String> {
-        let agent = self.agent.clone().ok_or_else(|| format!("there is no agent named {}", self.task.agent))?;
-        let account = self.parent.account.child(AccountId::from(self.session.as_str()), self.budget);
-        let opened = self.kernel.ledger.open_account(&account).await;
-        opened.map_err(|error| error.to_string())?;
-        let run = run_id(&self.kernel);
-        let mut scope = Scope::clone(&self.parent);
-        scope.session = self.session.clone();
-        scope.run = Some(run.clone());
-        scope.registry = Arc::new(agent.tools_of(&self.parent.registry));
-        scope.seen = Arc::new(SeenFiles::default());
-        scope.policies.extend(agent.policy.clone());
-        scope.account = account.clone();
-        // Its own: they end with it.
-        scope.background = scope.no_background(&self.kernel.effects.clock);
-        if let Some(background) = &scope.background {
-            background.hang_on(node, self.kernel.background_listener(&scope));
         }
-        // Its calls are covered by the call that started it.
-        scope.facts = None;
-        let scope = Arc::new(scope);
-        let end_told = EndTold::default();
-        let limits = self.limits.clone();
-        let plan = RunPlan { run, model: Arc::clone(&self.model), agent, limits, end_told: end_told.clone() };
-        let facts = FactBook::in_memory();
-        let asked = Fact::UserMessage { run: plan.run.clone(), text: self.task.prompt.clone(), bounds: plan.bounds() };
-        facts.record(asked).await.map_err(|error| error.to_string())?;
-        let kernel = Arc::clone(&self.kernel);
-        let spec = NodeSpec { kind: NodeKind::Run, grace: SESSION_GRACE };
-        let (lost_kernel, lost_scope) = (Arc::clone(&self.kernel), Arc::clone(&scope));
+    }
+}
+
+/// A child as a member of its call's fan-out.
+fn member(child: Arc<Child>) -> MemberStart<Arc<ChildResult>> {
+    Box::new(move |node| {
+        child.parent.tasks.list(child.listed());
+        if let Some(facts) = &child.parent.facts {
+            child.note(facts, child.started_fact(None));
+        }
+        child.tell_start();
+        let (body, lost, blank) = (Arc::clone(&child), Arc::clone(&child), Arc::clone(&child));
+        let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
         let waiter = node.spawn_with_epilogue(
             spec,
-            move |run| carry(kernel, scope, plan, run, facts),
-            move |ending| tell_lost(&lost_kernel, &lost_scope, &end_told, ending),
-        );
-        let end = waiter.await;
-        // An account that is not there any more needs no closing.
-        drop(self.kernel.ledger.close_account(account.id().clone()).await);
-        end.output.ok_or_else(|| RunStatus::lost(&end.ending).to_string())
-    }
-
-    /// Puts down in the parent's facts what becomes of its child.
-    fn note(&self, fact: Fact) {
-        if let Some(facts) = &self.parent.facts
-            && let Err(error) = facts.append(fact)
-        {
-            tracing::warn!(%error, "a fact about a child run was not taken");
-        }
-    }
-
-    fn tell_end(&self, result: &ChildResult) {
-        self.note(Fact::ChildEnded { task: self.task_id.clone(), success: result.success });
-        let end = result.output.floor_char_boundary(SUBAGENT_OUTPUT_BYTES_MAX);
-        self.kernel.tell(
-            &self.parent,
-            EventKind::SubagentEnd {
-                task_id: self.task_id.clone(),
-                session_id: self.session.clone(),
-                agent: self.task.agent.clone(),
-                output: result.output[..end].to_owned(),
-                success: result.success,
+            move |node| async move { body.live(node).await },
+            move |ending| {
+                lost.settle(lost.failed(child::why(ending.cancel.as_ref())));
             },
         );
-    }
+        let canceller = waiter.canceller();
+        child.parent.tasks.reach(&child.task_id, canceller.clone());
+        let ends = waiter.map(move |end| {
+            let lost = || Arc::new(blank.failed(child::why(end.ending.cancel.as_ref())));
+            let result = end.output.unwrap_or_else(lost);
+            (result.success, result)
+        });
+        Member { ends: ends.boxed(), canceller }
+    })
 }

@@ -1,6 +1,6 @@
 //! What an embedder holds: a runtime, assembled once, that opens sessions and shuts everything down in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,8 @@ use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::blobs::folder::FolderBlobs;
 use toolwarden_tools::effects::blobs::memory::MemoryBlobs;
 use toolwarden_tools::effects::blobs::{BlobError, Blobs};
+use toolwarden_tools::effects::blocking::off_thread;
+use toolwarden_tools::effects::dispatch::Dispatch;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::effects::files::FileError;
 use toolwarden_tools::effects::processes::confinement::Confinement;
@@ -39,8 +41,10 @@ use toolwarden_tools::workspace::seen::SeenFiles;
 use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
 
 use crate::agent::Agents;
+use crate::agent::file::{AgentFile, AgentFilesError, ModelNames, NoModelNames};
 use crate::command_output::CommandOutput;
-use crate::delegation::Delegation;
+use crate::content_adapter::{ContentAdapter, ContentBinding, ContentBindingError};
+use crate::delegation::{Delegating, Delegation};
 use crate::event::Event;
 use crate::facts::Settings;
 use crate::grant_book::GrantBook;
@@ -59,9 +63,11 @@ use crate::scope::Confirming;
 use crate::scope::{CallLimits, Scope};
 use crate::session::{Session, SessionError, SessionFacts, SessionPlan};
 use crate::settlement::projection_policy::ProjectionPolicy;
+use crate::settlement::retained::ContentKeeping;
 use crate::settlement::sanitise::{Sanitiser, SanitiserError, SecurityProvider};
 use crate::skill_limits::SkillLimits;
 use crate::supervision_tree::{MakeSink, SupervisionTree};
+use crate::task_book::{TaskBook, TaskLimits};
 
 /// How many events a process may number before it would come to the next one's. A number times this stays exact in
 /// JSON for nine million processes.
@@ -82,8 +88,8 @@ struct Parts {
     processes: Arc<dyn Processes>,
     environment: BTreeMap<String, String>,
     schemas: Arc<SchemaCache>,
-    /// By capabilities, whether files can come in pieces, and whether there are no tools of the host's own.
-    registries: DashMap<(WorkspaceCapabilities, bool, bool), Arc<Registry>>,
+    /// By capabilities and whether files can come in pieces, for sessions without tools or agents of the host's own.
+    registries: DashMap<(WorkspaceCapabilities, bool), Arc<Registry>>,
     /// What searches know of their roots, shared by all sessions.
     indexes: Arc<ResidentIndexes>,
 }
@@ -114,12 +120,21 @@ pub enum BuildError {
         /// The names there are.
         known: String,
     },
+    /// Agent files are wrong.
+    #[error("the agents cannot be used:\n{0}")]
+    AgentFiles(#[from] AgentFilesError),
+    /// The folder of the workspace's agents was not read to its end.
+    #[error("the workspace's agent files could not be read to their end; try again")]
+    AgentFolder,
     /// The policy cannot be compiled.
     #[error("the permission policy cannot be used: {0}")]
     Policy(#[from] CompileError),
     /// The session cannot be kept, or cannot go on.
     #[error(transparent)]
     Resume(#[from] ResumeError),
+    /// The content adapter cannot be one.
+    #[error(transparent)]
+    Content(#[from] ContentBindingError),
     /// Commands cannot be limited as was asked for.
     #[error("commands cannot be limited as was asked for: {0}")]
     Limits(Unavailable),
@@ -425,14 +440,20 @@ impl Runtime {
             resumes: None,
             model: None,
             agents: Agents::builtin(),
+            agent_files: Vec::new(),
+            agent_folder: None,
+            agent_models: Arc::new(NoModelNames),
             agent: None,
             tools: Vec::new(),
             policy: None,
+            policies: Vec::new(),
             skill: None,
             hooks: Vec::new(),
             confirming: Confirming::default(),
             budget: None,
             child_budget: BudgetLimits::default(),
+            task_limits: TaskLimits::default(),
+            dispatch: None,
             calls: CallLimits::default(),
             runs: RunLimits::default(),
             projection: None,
@@ -440,6 +461,7 @@ impl Runtime {
             leftover: Leftover::default(),
             sandbox: Confinement::default(),
             command_limits: CommandLimits::default(),
+            content_adapter: None,
         }
     }
 
@@ -522,14 +544,22 @@ pub struct SessionBuilder {
     resumes: Option<OnDamage>,
     model: Option<Arc<dyn Model>>,
     agents: Agents,
+    agent_files: Vec<AgentFile>,
+    /// The folder of the workspace whose agents may be named.
+    agent_folder: Option<String>,
+    agent_models: Arc<dyn ModelNames>,
     agent: Option<String>,
     tools: Vec<Arc<dyn Tool>>,
     policy: Option<PermissionPolicy>,
+    /// Policies beside that one; a call needs the leave of all.
+    policies: Vec<PermissionPolicy>,
     skill: Option<SkillLimits>,
     hooks: Vec<Arc<dyn Hook>>,
     confirming: Confirming,
     budget: Option<BudgetLimits>,
     child_budget: BudgetLimits,
+    task_limits: TaskLimits,
+    dispatch: Option<Arc<dyn Dispatch>>,
     calls: CallLimits,
     runs: RunLimits,
     projection: Option<ProjectionPolicy>,
@@ -537,6 +567,7 @@ pub struct SessionBuilder {
     leftover: Leftover,
     sandbox: Confinement,
     command_limits: CommandLimits,
+    content_adapter: Option<Arc<dyn ContentAdapter>>,
 }
 
 impl SessionBuilder {
@@ -584,6 +615,36 @@ impl SessionBuilder {
         self
     }
 
+    /// Adds agents that files describe ([`AgentFile::of_host`] reads a folder of them); all are checked when the
+    /// session opens.
+    #[must_use]
+    pub fn agent_files(mut self, files: Vec<AgentFile>) -> Self {
+        self.agent_files.extend(files);
+        self
+    }
+
+    /// Adds the agents that the Markdown files of this folder of the workspace describe, where there is one. They come
+    /// from whoever wrote the workspace; like all agents they have no more than their caller has.
+    #[must_use]
+    pub fn workspace_agents(mut self, folder: impl Into<String>) -> Self {
+        self.agent_folder = Some(folder.into());
+        self
+    }
+
+    /// Which models agent files may name; none, when not said.
+    #[must_use]
+    pub fn agent_models(mut self, models: Arc<dyn ModelNames>) -> Self {
+        self.agent_models = models;
+        self
+    }
+
+    /// Takes these agents in the place of the built-in ones.
+    #[must_use]
+    pub fn agents(mut self, agents: Agents) -> Self {
+        self.agents = agents;
+        self
+    }
+
     /// Who the session works as; `general`, when not said.
     #[must_use]
     pub fn agent(mut self, name: impl Into<String>) -> Self {
@@ -602,6 +663,23 @@ impl SessionBuilder {
     #[must_use]
     pub fn policy(mut self, policy: PermissionPolicy) -> Self {
         self.policy = Some(policy);
+        self
+    }
+
+    /// Adds a policy beside [`Self::policy`]: a call needs the leave of all of them. Not kept with the session.
+    #[must_use]
+    pub fn also_policy(mut self, policy: PermissionPolicy) -> Self {
+        self.policies.push(policy);
+        self
+    }
+
+    /// All of these hold, beside one that was set before.
+    pub(crate) fn all_policies(mut self, policies: Vec<PermissionPolicy>) -> Self {
+        let mut policies = policies.into_iter();
+        if self.policy.is_none() {
+            self.policy = policies.next();
+        }
+        self.policies.extend(policies);
         self
     }
 
@@ -637,6 +715,20 @@ impl SessionBuilder {
     #[must_use]
     pub fn child_budget(mut self, budget: BudgetLimits) -> Self {
         self.child_budget = budget;
+        self
+    }
+
+    /// How many child runs the session may have.
+    #[must_use]
+    pub fn task_limits(mut self, limits: TaskLimits) -> Self {
+        self.task_limits = limits;
+        self
+    }
+
+    /// Has child runs carried out somewhere else; in the session's own tree, when not said.
+    #[must_use]
+    pub fn dispatch(mut self, dispatch: Arc<dyn Dispatch>) -> Self {
+        self.dispatch = Some(dispatch);
         self
     }
 
@@ -704,6 +796,15 @@ impl SessionBuilder {
         self
     }
 
+    /// Who keeps the original of every result and of every changed text, outside of this runtime and for good; nobody,
+    /// when not said. A result that it does not keep is not shown. It is pinned: a session goes on with the same adapter
+    /// and with no other.
+    #[must_use]
+    pub fn content_adapter(mut self, adapter: Arc<dyn ContentAdapter>) -> Self {
+        self.content_adapter = Some(adapter);
+        self
+    }
+
     /// What each command may use at the most, those of child runs and background processes included; no bounds, when
     /// not said. It takes a runner with a shim ([`SystemProcesses::with_shim`]), which then holds every command in a
     /// cgroup. It is tried out when the session opens; a session whose limits cannot be held does not open.
@@ -741,47 +842,36 @@ impl SessionBuilder {
             (Some(damage), Some(log)) => Some(Reopened::open(log, &session, damage).await?),
             (Some(_), None) => return Err(ResumeError::NoStore.into()),
         };
-        let (workspace, settings) = self.settle(&parts, &session, reopened.as_ref())?;
-        let Some(agent) = self.agents.get(&settings.agent).cloned() else {
-            let known: Vec<&str> = self.agents.iter().map(|agent| agent.name.as_str()).collect();
+        let content = self.content_adapter.clone().map(ContentKeeping::new).transpose()?;
+        let binding = content.as_ref().map(|content| content.binding().clone());
+        let (workspace, settings) = self.settle(&parts, &session, reopened.as_ref(), binding)?;
+        let agents = self.all_agents(&workspace).await?;
+        let Some(agent) = agents.get(&settings.agent).cloned() else {
+            let known: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();
             return Err(BuildError::Agent { name: settings.agent, known: known.join(", ") });
         };
-        let model: Arc<dyn Model> = match self.model {
-            Some(model) => model,
-            None if settings.model == RESEARCH_NAME => Arc::new(ResearchModel),
-            None => return Err(ResumeError::Missing { session, field: "model", kept: settings.model }.into()),
+        let model: Arc<dyn Model> = match (self.model, &agent.model) {
+            (Some(model), _) => model,
+            (None, Some(model)) => Arc::clone(model),
+            (None, None) if settings.model == RESEARCH_NAME => Arc::new(ResearchModel),
+            (None, None) => return Err(ResumeError::Missing { session, field: "model", kept: settings.model }.into()),
         };
-        let registry = parts.registry(&workspace, &self.agents, self.tools)?;
+        let registry = parts.registry(&workspace, &agents, self.tools)?;
         let registry = if agent.tools.is_some() { Arc::new(agent.tools_of(&registry)) } else { registry };
-        let children =
-            Delegation::new(Arc::clone(&kernel), Arc::clone(&model), self.agents, self.runs.clone(), self.child_budget);
-        let policy = CompiledPolicy::new(&settings.permission_policy)?;
+        let children = Arc::new(Delegation {
+            kernel: Arc::clone(&kernel),
+            model: Arc::clone(&model),
+            agents: agents.clone(),
+            limits: self.runs.clone(),
+            budget: self.child_budget,
+            dispatch: self.dispatch,
+        });
+        let also = self.policies.iter().map(CompiledPolicy::new);
+        let policies = std::iter::once(CompiledPolicy::new(&settings.permission_policy)).chain(also);
+        let policies = policies.map(|policy| policy.map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
         let skill = settings.skill.clone().map(SkillLimits::new).transpose()?;
-        let mut scope = Scope {
-            root_session: session.clone(),
-            account: Account::new(AccountId::from(session.as_str()), settings.budget),
-            session: session.clone(),
-            run: None,
-            registry,
-            workspace,
-            seen: Arc::new(SeenFiles::default()),
-            policies: std::iter::once(Arc::new(policy)).chain(agent.policy.clone()).collect(),
-            grants: Arc::new(GrantBook::default()),
-            skill: skill.map(Arc::new),
-            hooks: self.hooks,
-            confirming: self.confirming,
-            limits: self.calls,
-            projection: settings.tool_result_transform_policy.clone(),
-            ancestry: Vec::new(),
-            facts: None,
-            children: Some(children),
-            background: None,
-            command_output: self.command_output,
-            leftover: self.leftover,
-        };
-        scope.background = scope.no_background(&kernel.effects.clock);
-        let plan = SessionPlan { model, agent, limits: self.runs };
         let sessions = parts.tree.sessions().ok_or(SessionError::NotRunning)?;
+        let (budget, projection) = (settings.budget, settings.tool_result_transform_policy.clone());
         let clock = Arc::clone(&kernel.effects.clock);
         let kept = match (reopened, &parts.log) {
             (Some(reopened), _) => {
@@ -793,7 +883,55 @@ impl SessionBuilder {
             }
             (None, None) => SessionFacts::in_memory(),
         };
+        let mut scope = Scope {
+            root_session: session.clone(),
+            account: Account::new(AccountId::from(session.as_str()), budget),
+            session: session.clone(),
+            run: None,
+            registry,
+            workspace,
+            seen: Arc::new(SeenFiles::default()),
+            policies: policies.into_iter().chain(agent.policy.clone()).collect(),
+            grants: Arc::new(GrantBook::default()),
+            skill: skill.map(Arc::new),
+            hooks: self.hooks,
+            confirming: self.confirming,
+            limits: self.calls,
+            projection,
+            content,
+            ancestry: Vec::new(),
+            facts: None,
+            model: Some(Arc::clone(&model)),
+            children: Some(Arc::new(Delegating(children))),
+            tasks: TaskBook::new(self.task_limits, Arc::clone(&kept.facts)),
+            background: None,
+            command_output: self.command_output,
+            leftover: self.leftover,
+        };
+        scope.background = scope.no_background(&kernel.effects.clock);
+        let plan = SessionPlan { model, agent, agents, limits: self.runs };
         Ok(Session::open(kernel, Arc::new(scope), plan, kept, &sessions).await?)
+    }
+
+    /// The agents that there are: the built-in ones, and what files say, all of it checked.
+    async fn all_agents(&self, workspace: &Workspace) -> Result<Agents, BuildError> {
+        let mut files = self.agent_files.clone();
+        if let Some(folder) = self.agent_folder.clone() {
+            let its = workspace.clone();
+            let read = off_thread(move || AgentFile::of_workspace(&its, &folder)).await;
+            files.extend(read.map_err(|_lost| BuildError::AgentFolder)??);
+        }
+        if files.is_empty() {
+            return Ok(self.agents.clone());
+        }
+        // What is not to be had in this workspace is a name all the same.
+        let options = CatalogOptions { takes_pieces: true, ..CatalogOptions::default() };
+        let known: Vec<Arc<dyn Tool>> = builtin_tools(WorkspaceCapabilities::local_default(), options)
+            .into_iter()
+            .chain(self.tools.iter().cloned())
+            .collect();
+        let names: BTreeSet<&str> = known.iter().map(|tool| tool.spec().name.as_str()).collect();
+        Ok(self.agents.with_files(&files, &names, &*self.agent_models)?)
     }
 
     /// Decides where the session works and with which settings: what is asked, else what is kept, else the usual.
@@ -802,6 +940,7 @@ impl SessionBuilder {
         parts: &Parts,
         session: &SessionId,
         reopened: Option<&Reopened>,
+        immutable_content_adapter: Option<ContentBinding>,
     ) -> Result<(Workspace, Settings), BuildError> {
         let kept = reopened.map(Reopened::settings).transpose()?.cloned();
         let capabilities = self.capabilities.or(kept.as_ref().map(|kept| kept.capabilities));
@@ -833,6 +972,7 @@ impl SessionBuilder {
             tool_result_transform_policy: self.projection.clone().unwrap_or_default(),
             skill: skill.clone(),
             sandbox: sandbox.clone(),
+            immutable_content_adapter: immutable_content_adapter.clone(),
             model: RESEARCH_NAME.to_owned(),
             permission_policy: PermissionPolicy::default(),
             budget: BudgetLimits::default(),
@@ -846,6 +986,7 @@ impl SessionBuilder {
                 tool_result_transform_policy: self.projection.clone(),
                 skill,
                 sandbox,
+                immutable_content_adapter,
             };
             check(session, kept, &asked)?;
         }
@@ -874,10 +1015,9 @@ impl Parts {
         custom: Vec<Arc<dyn Tool>>,
     ) -> Result<Arc<Registry>, RegistryError> {
         let takes_pieces = workspace.files().takes_pieces();
-        let key = (workspace.capabilities(), takes_pieces, custom.is_empty());
-        if let Some(known) = self.registries.get(&key)
-            && custom.is_empty()
-        {
+        let key = (workspace.capabilities(), takes_pieces);
+        let shared = custom.is_empty() && agents.are_built_in();
+        if shared && let Some(known) = self.registries.get(&key) {
             return Ok(Arc::clone(&known));
         }
         let options = CatalogOptions {
@@ -886,7 +1026,6 @@ impl Parts {
             takes_pieces,
             indexes: Some(Arc::clone(&self.indexes)),
         };
-        let shared = custom.is_empty();
         let builtin = builtin_tools(workspace.capabilities(), options);
         let registry = Arc::new(Registry::build(builtin, custom, &self.schemas)?);
         if shared {

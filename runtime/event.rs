@@ -199,6 +199,22 @@ pub enum EventKind {
         /// And has now.
         tokens_after: u64,
     },
+    /// The model begins to write a call: it may still be void.
+    ToolStart {
+        /// Its provider's id of the call, where it gives one; the invocation that comes of it has another.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        id: String,
+        /// The tool.
+        name: ToolName,
+    },
+    /// A piece of a call's arguments while the model writes them: a view, the arguments are in `tool_execution_start`.
+    ToolInputDelta {
+        /// The id of its `tool_start`, where there is one.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        id: String,
+        /// The text.
+        delta: String,
+    },
     /// A turn is whole.
     TurnEnd {
         /// Its number.
@@ -241,6 +257,9 @@ pub enum EventKind {
         agent: String,
         /// A few words.
         description: String,
+        /// Whether it goes on after that invocation.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        background: bool,
     },
     /// A child run ended.
     SubagentEnd {
@@ -316,6 +335,7 @@ impl EventKind {
             | Self::AgentStart { prompt: text, .. }
             | Self::TextDelta { delta: text }
             | Self::ReasoningDelta { delta: text }
+            | Self::ToolInputDelta { delta: text, .. }
             | Self::AgentEnd { text, .. }
             | Self::Error { message: text, .. }
             | Self::SubagentStart { description: text, .. }
@@ -343,6 +363,7 @@ impl EventKind {
             | Self::ConfirmationTimeout { .. }
             | Self::BudgetThresholdHit { .. }
             | Self::TurnStart { .. }
+            | Self::ToolStart { .. }
             | Self::ContextCompacted { .. }
             | Self::TurnEnd { .. }
             | Self::SessionOpened { .. }
@@ -418,6 +439,7 @@ impl JournalEvent for Event {
             EventKind::ToolEnd(result) => result.output.len(),
             EventKind::TextDelta { delta }
             | EventKind::ReasoningDelta { delta }
+            | EventKind::ToolInputDelta { delta, .. }
             | EventKind::ToolOutputDelta { delta, .. } => delta.len(),
             EventKind::AgentStart { prompt: text, .. }
             | EventKind::AgentEnd { text, .. }
@@ -490,6 +512,7 @@ mod tests {
             parent_invocation: "i".into(),
             agent: "explore".into(),
             description: "d".into(),
+            background: false,
         };
         let end = EventKind::SubagentEnd {
             task_id: "t".into(),

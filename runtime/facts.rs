@@ -9,10 +9,13 @@ pub mod state;
 
 use serde::{Deserialize, Serialize};
 use toolwarden_actors::budget::BudgetLimits;
+use toolwarden_tools::context::ChildTask;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId};
 use toolwarden_tools::workspace::WorkspaceCapabilities;
 
+use crate::content_adapter::ContentBinding;
+use crate::models::picture::Picture;
 use crate::models::{ModelTurn, TokenUsage, ToolResult};
 use crate::policy::{PermissionPolicy, Rule};
 use crate::run_status::RunStatus;
@@ -31,6 +34,9 @@ pub enum Fact {
         run: RunId,
         /// Their words.
         text: String,
+        /// Pictures before the words.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pictures: Vec<Picture>,
         /// The bounds that the run has for all of its life.
         bounds: RunBounds,
     },
@@ -96,6 +102,9 @@ pub enum Fact {
         session: SessionId,
         /// Its agent.
         agent: String,
+        /// What is needed to begin it later, or again, when it goes on after the call that started it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        background: Option<Box<BackgroundStart>>,
     },
     /// A child run ended.
     ChildEnded {
@@ -103,6 +112,9 @@ pub enum Fact {
         task: TaskId,
         /// Whether it came to an answer.
         success: bool,
+        /// What the model is told of it, when it ran in the background.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        report: Option<String>,
     },
     /// The oldest messages of the conversation gave way to a summary, so that the rest fits into the model's window.
     Compacted {
@@ -150,6 +162,9 @@ pub struct Settings {
     /// Pinned: what the kernel keeps commands from, in words; `off` for nothing.
     #[serde(default = "off")]
     pub sandbox: String,
+    /// Pinned: who keeps what results are made of, where a host has somebody for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub immutable_content_adapter: Option<ContentBinding>,
     /// Who answers.
     pub model: String,
     /// What models are allowed.
@@ -159,6 +174,19 @@ pub struct Settings {
     /// The session that this one was made out of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<SessionId>,
+}
+
+/// A task in the background, as it was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BackgroundStart {
+    /// The call that asked for it.
+    pub invocation: InvocationId,
+    /// The run whose turn must stand before it begins; none for a host's own call.
+    pub run: Option<RunId>,
+    /// The task.
+    pub task: ChildTask,
+    /// Whether the task is kept as it was asked, so that it can begin again; not when a secret was taken out of it.
+    pub whole: bool,
 }
 
 fn off() -> String {

@@ -126,8 +126,14 @@ impl Keeper {
         state.apply(opened).map_err(FactBookError::from)?;
         // The settings are there as soon as the session is.
         let first = Append { session: session.clone(), sequence: 1, payload };
-        blocking(move || store.create(&name, None, Some(&first))).await??;
+        // Whoever no longer waits by then has the session given free.
+        let made = blocking(move || {
+            store.create(&name, None, Some(&first))?;
+            Ok::<Hold, StoreError>(Hold { session: name, store, is_ours: true })
+        });
+        let mut hold = made.await??;
         let facts = FactBook::kept(session.clone(), state, log.clone(), clock);
+        hold.is_ours = false;
         Ok(Self { session: session.clone(), log: log.clone(), facts, log_from: 1, saved_at: AtomicU64::new(0) })
     }
 

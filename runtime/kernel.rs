@@ -4,6 +4,7 @@
 //! Whatever happens to a call (it is refused, cancelled, runs late, panics, is dropped by its caller, never
 //! starts because its session closes) it has exactly one ending in the journal, and its leases are home by then.
 
+pub mod model_port;
 mod nested;
 
 use std::panic::AssertUnwindSafe;
@@ -53,6 +54,7 @@ use crate::governance::recursion::Guarded;
 use crate::governance::schema::WellFormed;
 use crate::governance::skill::Narrowed;
 use crate::guarded_files::GuardedFiles;
+use crate::kernel::model_port::ModelPort;
 use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
 use crate::models::gate::ModelGate;
@@ -61,6 +63,7 @@ use crate::refusal::Refusal;
 use crate::scope::Scope;
 use crate::settlement::artifact::{Side, Unkept, forget_claims};
 use crate::settlement::evidence::{EXCERPT_KEY, attach};
+use crate::settlement::retained::{ContentKeeping, RetainError, Shown};
 use crate::settlement::sanitise::Sanitiser;
 use crate::settlement::sanitise::stream::HeldOutput;
 use crate::settlement::spool::OutputSpool;
@@ -316,10 +319,14 @@ async fn route(
     let output_bytes = u64::try_from(outcome.output.len()).unwrap_or(u64::MAX);
     let health = health(&outcome);
     let settled = settle(&kernel, &scope, passage.id.clone(), passage.tool.clone(), outcome, Some(&spool));
-    let result = Arc::new(match settled {
+    let result = match settled {
         (result, None) => result,
         // Boxed, so that a call that loses nothing keeps no room for it.
         (result, Some(unkept)) => Box::pin(keep(&kernel, &scope, result, unkept)).await,
+    };
+    let result = Arc::new(match &scope.content {
+        None => result,
+        Some(content) => Box::pin(retain(&kernel, &scope, content, &cancel, result)).await,
     });
     let used = Amount { calls: 1, output_bytes, ..Amount::default() };
     drop(live);
@@ -499,7 +506,7 @@ async fn execute(
     scope: &Arc<Scope>,
     admitted: Admitted,
     node: &NodeHandle,
-    debts: &Debts,
+    debts: &Arc<Debts>,
     spool: &Arc<OutputSpool>,
 ) -> (Box<Passage>, ToolOutcome) {
     let (mut passage, entry, reservation, permit) = admitted.into_parts();
@@ -532,7 +539,7 @@ async fn execute(
     if let Some(mut live) = kernel.live.get_mut(&passage.id) {
         live.started_at_ms = Some(kernel.effects.clock.unix_ms());
     }
-    let deltas = Arc::new(Deltas::new(kernel, scope, &passage));
+    let deltas = Arc::new(Deltas::new(kernel, scope, &passage, debts));
     let context = context(kernel, scope, &passage, &entry, node, (Arc::clone(&deltas) as _, Arc::clone(spool) as _));
     // Only hooks look at the arguments once the tool has them.
     let arguments = match scope.hooks.is_empty() {
@@ -649,6 +656,16 @@ fn context(
             false => Web::offline(),
         }),
         invoke: needs.invoke.then(|| Arc::new(nested()) as _),
+        generate: match &scope.model {
+            Some(model) if needs.generate => Some(Arc::new(ModelPort {
+                kernel: Arc::clone(kernel),
+                scope: Arc::clone(scope),
+                model: Arc::clone(model),
+                holder: passage.id.clone(),
+                cancel: node.cancellation().clone(),
+            }) as _),
+            _ => None,
+        },
         delegate: match &scope.children {
             Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),
             _ => None,
@@ -694,12 +711,15 @@ struct Deltas {
     scope: Arc<Scope>,
     id: InvocationId,
     tool: ToolName,
+    /// The events before the first delta, which may still wait for the next one that somebody waits for.
+    debts: Arc<Debts>,
     held: Mutex<HeldOutput>,
 }
 
 impl Deltas {
-    fn new(kernel: &Arc<Kernel>, scope: &Arc<Scope>, passage: &Passage) -> Self {
+    fn new(kernel: &Arc<Kernel>, scope: &Arc<Scope>, passage: &Passage, debts: &Arc<Debts>) -> Self {
         Self {
+            debts: Arc::clone(debts),
             kernel: Arc::clone(kernel),
             scope: Arc::clone(scope),
             id: passage.id.clone(),
@@ -717,6 +737,7 @@ impl Deltas {
     }
 
     fn tell(&self, (delta, streams): (String, Option<DeltaStreams>)) {
+        self.debts.send_notes(&self.kernel.journal);
         let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta, streams };
         self.kernel.tell(&self.scope, kind);
     }
@@ -806,6 +827,37 @@ fn settle(
 async fn keep(kernel: &Kernel, scope: &Scope, mut result: CallResult, unkept: Box<Unkept>) -> CallResult {
     result.output = unkept.keep(&kernel.artifacts, &scope.root_session, &mut result.metadata).await;
     result
+}
+
+/// Stage 13 of a session whose host keeps everything: what it does not keep is not released.
+async fn retain(
+    kernel: &Kernel,
+    scope: &Scope,
+    content: &ContentKeeping,
+    cancel: &Cancellation,
+    mut result: CallResult,
+) -> CallResult {
+    let CallResult { name, output, metadata, .. } = &mut result;
+    let shown = Shown { tool: name.as_str(), output, metadata };
+    let retained = content.retain(&kernel.artifacts, &scope.root_session, &scope.projection, cancel, shown).await;
+    let outcome = match retained {
+        Ok(()) => return result,
+        Err(RetainError::Cancelled(reason)) => ToolOutcome::ended_early(result.name.as_str(), &reason),
+        Err(error) => {
+            // Its words may hold anything; they go to the log of the host, not to the model.
+            tracing::error!(%error, adapter = content.name(), invocation = %result.id, "a result is withheld");
+            let text = format!(
+                "what {} gave could not be kept as this host demands, so it is not shown; what the call did is done",
+                result.name
+            );
+            ToolOutcome::error(ToolErrorKind::Transport { op: "retain".to_owned() }, text)
+        }
+    };
+    let (result, unkept) = settle(kernel, scope, result.id, result.name, outcome.trusted(Trust::Trusted), None);
+    match unkept {
+        Some(unkept) => keep(kernel, scope, result, unkept).await,
+        None => result,
+    }
 }
 
 /// The result of a call whose route did not come to its own end.

@@ -36,8 +36,8 @@ impl Default for LaneLimits {
         let local = |permits| BulkheadLimits { permits, queue_max: 4096, breaker: None };
         let remote = |permits| BulkheadLimits { permits, queue_max: 1024, breaker: Some(breaker) };
         let by_lane = BTreeMap::from([
-            // Each model has a breaker of its own, in front of the lane.
-            (Lane::Model, BulkheadLimits { breaker: None, ..remote(32) }),
+            // Each model has a bulkhead and a breaker of its own, in front of the lane.
+            (Lane::Model, BulkheadLimits { breaker: None, ..remote(256) }),
             (Lane::Control, local(64)),
             (Lane::Query, local(32)),
             (Lane::Execute, local(16)),

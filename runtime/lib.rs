@@ -4,6 +4,8 @@
 //! listed ground first, and a module imports only from those above its own line. Embedders start at
 //! [`Runtime::builder`] and may import [`prelude`].
 
+pub mod content_adapter;
+
 pub mod call_result;
 pub mod command_output;
 pub mod lanes;
@@ -15,6 +17,7 @@ pub mod session_span;
 pub mod settlement;
 pub mod shell;
 
+pub mod structured;
 pub mod verification;
 
 pub mod event;
@@ -33,6 +36,7 @@ pub mod grant_book;
 mod guarded_files;
 pub mod proposal;
 pub mod skill_limits;
+pub mod task_book;
 
 pub mod scope;
 
@@ -52,6 +56,9 @@ pub mod session;
 mod supervision_tree;
 
 pub mod embedding;
+
+pub mod child_host;
+pub mod evaluation;
 
 pub mod prelude;
 

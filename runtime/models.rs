@@ -13,8 +13,11 @@ use thiserror::Error;
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::ids::ToolName;
 
+use self::object_support::ObjectSupport;
 use self::turn_options::TurnOptions;
 
+pub mod object_support;
+pub mod picture;
 pub mod transcript;
 pub mod turn_options;
 
@@ -52,6 +55,16 @@ pub trait Model: Send + Sync {
         None
     }
 
+    /// How many requests there may be to it beside each other; the gate's own limit, when not said.
+    fn concurrency_max(&self) -> Option<usize> {
+        None
+    }
+
+    /// By which means it can be held to the form of an object; by words alone, when not said.
+    fn object_support(&self) -> ObjectSupport {
+        ObjectSupport::default()
+    }
+
     /// What such a turn costs, in millionths of a US dollar; nothing where no price is known.
     fn cost_microusd(&self, _usage: TokenUsage) -> u64 {
         0
@@ -77,11 +90,28 @@ pub trait TurnSink: Send + Sync {
     /// One more piece of what the model thinks aloud before it answers; must not block.
     fn reasoning_delta(&self, _text: &str) {}
 
+    /// One more piece of a call that the model begins to write; a view, for the call counts when its turn is whole.
+    /// Must not block.
+    fn call_delta(&self, _delta: CallDelta<'_>) {}
+
     /// The request has its slot and is sent, for the first time.
     fn begun(&self) {}
 
     /// Everything given so far in this turn is void, because the request is sent again.
     fn restarted(&self) {}
+}
+
+/// A piece of a call while it arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallDelta<'a> {
+    /// Which call of the turn, counted from 0.
+    pub place: usize,
+    /// The provider's id of the call; empty when it says none.
+    pub id: &'a str,
+    /// The tool's name; empty while it is not known.
+    pub tool: &'a str,
+    /// The next piece of the arguments' text; empty at the beginning.
+    pub arguments: &'a str,
 }
 
 /// Drops everything: for turns that nobody watches.

@@ -22,3 +22,4 @@ pub use crate::run::{RunLimits, RunOutcome};
 pub use crate::run_status::RunStatus;
 pub use crate::scope::Confirming;
 pub use crate::session::{CancelTarget, Session, SessionError};
+pub use crate::task_book::{SubagentStatus, SubagentTask, TaskLimits};

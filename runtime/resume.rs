@@ -10,6 +10,7 @@ use toolwarden_tools::effects::store::record::{Damage, Recovered};
 use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::workspace::WorkspaceCapabilities;
 
+use crate::content_adapter::ContentBinding;
 use crate::fact_book::{FactBookError, StoredFact};
 use crate::facts::state::{Misplaced, State};
 use crate::facts::{Fact, Settings};
@@ -140,7 +141,7 @@ pub fn fold(session: &SessionId, found: Recovered, accepts_damage: bool) -> Resu
         }
         Some(Ok((kept, head))) => {
             // A log that was forked has nothing before the snapshot, and needs nothing there.
-            let reaches = last.unwrap_or(head.log_from - 1);
+            let reaches = last.unwrap_or(head.log_from.saturating_sub(1));
             log_is_short = reaches < head.position;
             if log_is_short && !accepts_damage {
                 return Err(short_log(session, reaches, head.position));
@@ -210,6 +211,8 @@ pub struct Asked {
     pub skill: Option<Vec<Rule>>,
     /// What the kernel keeps commands from, in words; `off` when nothing was said.
     pub sandbox: String,
+    /// Who keeps what results are made of.
+    pub immutable_content_adapter: Option<ContentBinding>,
 }
 
 /// Refuses a pinned setting that is given and differs.
@@ -242,7 +245,18 @@ pub fn check(session: &SessionId, kept: &Settings, asked: &Asked) -> Result<(), 
         return Err(ResumeError::Missing { session: session.clone(), field: "sandbox", kept: kept.sandbox.clone() });
     }
     pin("sandbox", asked.sandbox != kept.sandbox, kept.sandbox.clone(), asked.sandbox.clone())?;
-    Ok(())
+    match (&kept.immutable_content_adapter, &asked.immutable_content_adapter) {
+        // It cannot be made out of its words either.
+        (Some(kept), None) => {
+            let (session, kept) = (session.clone(), kept.to_string());
+            Err(ResumeError::Missing { session, field: "immutable_content_adapter", kept })
+        }
+        (kept, asked) => {
+            let word =
+                |binding: &Option<ContentBinding>| binding.as_ref().map_or("none".to_owned(), ToString::to_string);
+            pin("immutable_content_adapter", kept != asked, word(kept), word(asked))
+        }
+    }
 }
 
 fn shown(value: &impl serde::Serialize) -> String {

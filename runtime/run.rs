@@ -12,12 +12,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde::Serialize;
 use serde_json::Value;
-use toolwarden_actors::accounts::LedgerError;
-use toolwarden_actors::budget::Amount;
 use toolwarden_actors::node::{Ending, NodeHandle};
-use toolwarden_actors::waiting_line::Holder;
 use toolwarden_tools::cancellation::CancelReason;
-use toolwarden_tools::canonical_json::json_bytes;
 use toolwarden_tools::context::ToolCall;
 use toolwarden_tools::declaration::{Capabilities, ToolDefinition};
 use toolwarden_tools::digest::Digest;
@@ -31,19 +27,21 @@ use crate::event::{EventKind, TurnUsage};
 use crate::fact_book::{Expected, FactBook, FactBookError, clean_turn};
 use crate::facts::state::{EndedRun, OpenCall, State, Step};
 use crate::facts::{Fact, RunBounds};
+use crate::kernel::model_port::{ModelPort, NoTurn, request_tokens};
 use crate::kernel::{Invocation, Kernel};
 use crate::models::compaction::Compaction;
-use crate::models::gate::{Asking, TurnFailure};
-use crate::models::transcript::{make_call_ids_unique, message_bytes};
+use crate::models::gate::TurnFailure;
+use crate::models::transcript::make_call_ids_unique;
 use crate::models::turn_options::TurnOptions;
+use crate::models::wire::wire_name;
 use crate::models::{
-    CallArguments, Model, ModelCall, ModelError, ModelRequest, ModelTurn, NoSink, StopReason, ToolResult, TurnSink,
+    CallArguments, CallDelta, Model, ModelCall, ModelError, ModelRequest, ModelTurn, NoSink, StopReason, ToolResult,
+    TurnSink,
 };
 use crate::origin::Origin;
 use crate::proposal::Proposal;
 use crate::run_status::RunStatus;
 use crate::scope::Scope;
-use crate::settlement::evidence::estimated_tokens;
 use crate::settlement::sanitise::stream::Held;
 use crate::verification::VerificationSummary;
 
@@ -52,6 +50,9 @@ pub const PARALLEL_CALLS_MAX: usize = 8;
 
 /// How full the model's window may be before the conversation is shortened, in percent; the rest is for the answer.
 const COMPACT_PERCENT: u64 = 75;
+/// How many tokens a request must be estimated to have that is refused without a code, to be taken for one that fills a window
+/// of unknown size.
+const SUSPECT_TOKENS: u64 = 8000;
 /// How much of the window the newest messages may keep then, in percent.
 const KEPT_PERCENT: u64 = 30;
 
@@ -153,7 +154,7 @@ impl RunPlan {
     /// The bounds that the run's own facts keep.
     pub fn bounds(&self) -> RunBounds {
         RunBounds {
-            rounds_max: self.limits.rounds_max.unwrap_or(self.agent.rounds_max),
+            rounds_max: self.agent.steps.rounds(self.limits.rounds_max),
             malformed_rounds_max: self.limits.malformed_rounds_max,
             same_call_max: self.limits.same_call_max,
         }
@@ -196,6 +197,8 @@ pub async fn carry(
         status = RunStatus::StoreFailed { message: error.to_string() };
     }
     (outcome.status, outcome.text) = (status, text);
+    // A turn that was cut short started nothing.
+    scope.tasks.turn_fell(&plan.run);
     // A run that is dropped while it waits for this to be stored has told it.
     if plan.end_told.take() {
         tell_end(&kernel, &scope, &outcome, &facts).await;
@@ -205,6 +208,9 @@ pub async fn carry(
 
 /// Tells the ending of a run whose body gave nothing back: what the node of every run calls as its epilogue.
 pub fn tell_lost(kernel: &Kernel, scope: &Scope, end_told: &EndTold, ending: &Ending) {
+    if let Some(run) = &scope.run {
+        scope.tasks.turn_fell(run);
+    }
     if !end_told.take() {
         return;
     }
@@ -261,6 +267,8 @@ impl Loop<'_> {
                         let status = RunStatus::Cancelled { reason: reason.clone() };
                         return Ok((status, text.unwrap_or_default()));
                     }
+                    // The turn stands: its results are kept, so what it started in the background may begin.
+                    self.scope.tasks.turn_stands(&self.plan.run);
                 }
             }
         }
@@ -276,11 +284,15 @@ impl Loop<'_> {
         }
         let mut request = self.request(may_call);
         let mut answer = self.ask(&request, number).await;
-        if let Err(Stopped::ContextFull) = answer {
+        if matches!(&answer, Err(stopped) if self.may_be_full(stopped, &request)) {
             // The provider counts otherwise than we do: what is shortened now, fits then.
-            let window = self.plan.model.context_tokens().unwrap_or(0).min(estimate(&request));
+            let window = self.plan.model.context_tokens().unwrap_or(u64::MAX).min(request_tokens(&request));
             if let Err(status) = self.make_room(window, true).await? {
-                return Ok(Err(status));
+                // What was only suspected is told as it was said.
+                return Ok(Err(match answer {
+                    Err(refused @ Stopped::Refused(_)) if status == RunStatus::ContextFull => refused.into_status(),
+                    _ => status,
+                }));
             }
             request = self.request(may_call);
             answer = self.ask(&request, number).await;
@@ -299,6 +311,19 @@ impl Loop<'_> {
         Ok(Ok(()))
     }
 
+    /// Whether a turn was not given because the window is full: its provider says so by a code, or refuses without one a
+    /// request that is long enough for it. Some say it in prose alone, and prose is never read.
+    fn may_be_full(&self, stopped: &Stopped, request: &ModelRequest) -> bool {
+        match stopped {
+            Stopped::ContextFull => true,
+            Stopped::Refused(_) => {
+                let suspect = self.plan.model.context_tokens().map_or(SUSPECT_TOKENS, |window| window / 2);
+                request_tokens(request) >= suspect
+            }
+            _ => false,
+        }
+    }
+
     fn request(&self, may_call: bool) -> ModelRequest {
         ModelRequest {
             system: self.plan.agent.instructions.clone(),
@@ -315,7 +340,7 @@ impl Loop<'_> {
     /// conversation is touched before the summary is whole.
     async fn make_room(&mut self, window: u64, must: bool) -> Result<Result<(), RunStatus>, FactBookError> {
         let request = self.request(false);
-        let tokens = estimate(&request);
+        let tokens = request_tokens(&request);
         if !must && tokens <= percent(window, COMPACT_PERCENT) {
             return Ok(Ok(()));
         }
@@ -335,7 +360,7 @@ impl Loop<'_> {
         let summary = self.facts.fit_to_keep(&self.kernel.sanitiser, compaction.summary(&turn.text, &prompt));
         let messages = compaction.messages;
         self.facts.record(Fact::Compacted { messages, summary, usage: turn.usage }).await?;
-        let tokens_after = estimate(&self.request(false));
+        let tokens_after = request_tokens(&self.request(false));
         let messages = u64::try_from(messages).unwrap_or(u64::MAX);
         self.kernel.tell(self.scope, EventKind::ContextCompacted { messages, tokens_before: tokens, tokens_after });
         Ok(Ok(()))
@@ -368,28 +393,21 @@ impl Loop<'_> {
 
     /// Asks within the budget, through the gate.
     async fn ask_for(&self, request: &ModelRequest, sink: &dyn TurnSink) -> Result<ModelTurn, Stopped> {
-        let amount = Amount { input_tokens: estimate(request), ..Amount::default() };
-        let reservation = match self.kernel.ledger.reserve(&self.scope.account, amount).await {
-            Ok(reservation) => reservation,
-            Err(LedgerError::Refused(refused)) => return Err(Stopped::Budget(refused.resource.to_string())),
-            Err(other) => return Err(Stopped::Failed(other.to_string())),
+        let port = ModelPort {
+            kernel: Arc::clone(self.kernel),
+            scope: Arc::clone(self.scope),
+            model: Arc::clone(&self.plan.model),
+            holder: self.plan.run.as_str().into(),
+            cancel: self.node.cancellation().clone(),
         };
-        let holder = Holder { session: self.scope.root_session.clone(), invocation: self.plan.run.as_str().into() };
-        let model = &*self.plan.model;
-        let asking = Asking { model, request, sink, holder, cancel: self.node.cancellation() };
-        let turn = match self.kernel.models.turn(asking).await {
-            Ok(turn) => turn,
-            Err(TurnFailure::Cancelled(reason)) => return Err(Stopped::Cancelled(reason)),
-            Err(TurnFailure::Model(ModelError::ContextOverflow { .. })) => return Err(Stopped::ContextFull),
-            Err(failure) => return Err(Stopped::Failed(failure.to_string())),
-        };
-        reservation.settle(Amount {
-            input_tokens: turn.usage.input_tokens,
-            output_tokens: turn.usage.output_tokens,
-            cost_microusd: model.cost_microusd(turn.usage),
-            ..Amount::default()
-        });
-        Ok(turn)
+        port.turn(request, sink).await.map_err(|no_turn| match no_turn {
+            NoTurn::Budget { resource } => Stopped::Budget(resource),
+            NoTurn::Ledger(error) => Stopped::Failed(error.to_string()),
+            NoTurn::Gate(TurnFailure::Cancelled(reason)) => Stopped::Cancelled(reason),
+            NoTurn::Gate(TurnFailure::Model(ModelError::ContextOverflow { .. })) => Stopped::ContextFull,
+            NoTurn::Gate(TurnFailure::Model(error @ ModelError::Invalid { .. })) => Stopped::Refused(error.to_string()),
+            NoTurn::Gate(failure) => Stopped::Failed(failure.to_string()),
+        })
     }
 
     /// Runs the calls of a turn that have no result yet: reads that bear company beside each other, everything else
@@ -483,14 +501,6 @@ fn cut_deep(turn: &mut ModelTurn) {
     }
 }
 
-/// Tokens that a request is estimated to have: a quarter of its bytes.
-fn estimate(request: &ModelRequest) -> u64 {
-    let tools = request.tools.iter().map(|tool| tool.description.len() + json_bytes(&tool.parameters));
-    let messages = request.messages.iter().map(message_bytes);
-    let bytes = request.system.len() + messages.sum::<usize>() + tools.sum::<usize>();
-    u64::try_from(estimated_tokens(bytes)).unwrap_or(u64::MAX)
-}
-
 fn percent(window: u64, percent: u64) -> u64 {
     window / 100 * percent
 }
@@ -500,6 +510,8 @@ enum Stopped {
     Cancelled(CancelReason),
     Budget(String),
     ContextFull,
+    /// The request is refused as it is, for a reason that no code names.
+    Refused(String),
     Failed(String),
 }
 
@@ -509,7 +521,7 @@ impl Stopped {
             Self::Cancelled(reason) => RunStatus::Cancelled { reason },
             Self::Budget(resource) => RunStatus::BudgetExhausted { resource },
             Self::ContextFull => RunStatus::ContextFull,
-            Self::Failed(message) => RunStatus::ModelFailed { message },
+            Self::Refused(message) | Self::Failed(message) => RunStatus::ModelFailed { message },
         }
     }
 }
@@ -526,6 +538,15 @@ struct Deltas<'a> {
 struct HeldTurn {
     text: Held,
     reasoning: Held,
+    /// Calls that the model has begun to write, by their place in the turn.
+    calls: BTreeMap<usize, HeldCall>,
+}
+
+#[derive(Default)]
+struct HeldCall {
+    id: String,
+    is_told: bool,
+    arguments: Held,
 }
 
 impl Deltas<'_> {
@@ -537,6 +558,11 @@ impl Deltas<'_> {
         }
         if let Some(delta) = held.text.finish() {
             self.kernel.tell(self.scope, EventKind::TextDelta { delta });
+        }
+        for call in held.calls.values_mut() {
+            if let Some(delta) = call.arguments.finish() {
+                self.kernel.tell(self.scope, EventKind::ToolInputDelta { id: call.id.clone(), delta });
+            }
         }
     }
 
@@ -559,6 +585,23 @@ impl TurnSink for Deltas<'_> {
     fn reasoning_delta(&self, text: &str) {
         if let Some(delta) = self.held().reasoning.push(&self.kernel.sanitiser, text) {
             self.kernel.tell(self.scope, EventKind::ReasoningDelta { delta });
+        }
+    }
+
+    fn call_delta(&self, delta: CallDelta<'_>) {
+        let mut held = self.held();
+        let call = held.calls.entry(delta.place).or_default();
+        // A call is told once its tool is known: some servers give that later.
+        if !call.is_told && !delta.tool.is_empty() {
+            call.is_told = true;
+            delta.id.clone_into(&mut call.id);
+            let start = EventKind::ToolStart { id: call.id.clone(), name: wire_name(delta.tool).as_str().into() };
+            self.kernel.tell(self.scope, start);
+        }
+        if !delta.arguments.is_empty()
+            && let Some(text) = call.arguments.push(&self.kernel.sanitiser, delta.arguments)
+        {
+            self.kernel.tell(self.scope, EventKind::ToolInputDelta { id: call.id.clone(), delta: text });
         }
     }
 

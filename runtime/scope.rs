@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use toolwarden_actors::background::BackgroundProcesses;
 use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::node::NodeHandle;
-use toolwarden_tools::context::{ChildResults, ChildTask, FanOutPolicy};
+use toolwarden_tools::context::{ChildResults, ChildTask, DelegateError, FanOutPolicy, StartedTask};
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::effects::processes::Leftover;
@@ -24,9 +24,12 @@ use crate::command_output::CommandOutput;
 use crate::fact_book::FactBook;
 use crate::grant_book::GrantBook;
 use crate::hook::Hook;
+use crate::models::Model;
 use crate::policy::compiled::CompiledPolicy;
 use crate::settlement::projection_policy::ProjectionPolicy;
+use crate::settlement::retained::ContentKeeping;
 use crate::skill_limits::SkillLimits;
+use crate::task_book::TaskBook;
 
 /// What governs and serves the calls of one run, or of the host's direct calls in a session.
 #[derive(Clone)]
@@ -59,12 +62,18 @@ pub struct Scope {
     pub limits: CallLimits,
     /// How outputs are projected.
     pub projection: ProjectionPolicy,
+    /// The host's own keeping of what results are made of.
+    pub content: Option<ContentKeeping>,
     /// The nesting tools that this scope's calls are inside of, outermost first.
     pub ancestry: Vec<ToolName>,
     /// The facts of the session, where they are kept and the calls are its own.
     pub facts: Option<Arc<FactBook>>,
+    /// Who answers tools that ask for objects.
+    pub model: Option<Arc<dyn Model>>,
     /// Starts child runs, where there is a model for them.
     pub children: Option<Arc<dyn ChildRuns>>,
+    /// The child runs of the session that the host opened, those of its children too.
+    pub tasks: Arc<TaskBook>,
     /// The session's background processes, where commands may be run.
     pub background: Option<BackgroundProcesses>,
     /// Who sees the raw output of commands, by stream.
@@ -159,5 +168,16 @@ pub trait ChildRuns: Send + Sync {
         invocation: &InvocationId,
         tasks: Vec<ChildTask>,
         policy: FanOutPolicy,
-    ) -> BoxFuture<'static, ChildResults>;
+    ) -> BoxFuture<'static, Result<ChildResults, DelegateError>>;
+
+    /// Starts a task that goes on after the invocation that asked for it.
+    fn background(
+        &self,
+        scope: &Arc<Scope>,
+        invocation: &InvocationId,
+        task: ChildTask,
+    ) -> BoxFuture<'static, Result<StartedTask, DelegateError>>;
+
+    /// Goes on with the tasks in the background that were under way when the session's process ended.
+    fn go_on(&self, scope: &Arc<Scope>);
 }

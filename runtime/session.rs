@@ -4,10 +4,12 @@
 //! Closing the session, or dropping its last handle, cancels everything in it, waits for it, and gives a session that
 //! is kept free for others.
 
+pub mod object;
+pub mod task;
 pub mod verify;
 
 use std::io::Read;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -32,7 +34,7 @@ use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
 use toolwarden_tools::tool::ToolSpec;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Agents};
 use crate::call_result::CallResult;
 use crate::event::{Event, EventKind, TurnUsage};
 use crate::fact_book::{FactBook, FactBookError};
@@ -40,6 +42,7 @@ use crate::facts::Fact;
 use crate::keeper::Keeper;
 use crate::kernel::{ActiveTool, Kernel};
 use crate::models::Model;
+use crate::models::picture::{PICTURES_MAX, Picture, PictureError};
 use crate::origin::Origin;
 use crate::proposal::Proposal;
 use crate::resume::{Recovery, ResumeError};
@@ -48,6 +51,7 @@ use crate::run_status::RunStatus;
 use crate::scope::Scope;
 use crate::session_span::SESSION_GRACE;
 use crate::settlement::artifact::{Artifact, ArtifactReadError, ArtifactUri};
+use crate::settlement::evidence::EVIDENCE_KEY;
 use crate::settlement::proof::{Proof, ProofError, ShownResult, original_of, verify};
 
 /// Most runs that wait for their turn in one session.
@@ -55,6 +59,9 @@ pub const WAITING_RUNS_MAX: usize = 16;
 
 /// Most pages that a typed helper reads on its own.
 const HELPER_PAGES_MAX: usize = 10_000;
+
+/// Paths that a typed helper asks for at a time: the longest there usually are fit into the default projection.
+const HELPER_PATHS: usize = 500;
 
 /// A handle to an open session; clones share it.
 #[derive(Clone)]
@@ -69,7 +76,9 @@ struct SessionShared {
     // In boxes: the channel sets a block of 32 places aside, and most sessions never run anything.
     runs: mpsc::Sender<Box<RunRequest>>,
     asked: AskedRuns,
+    asks: AtomicU64,
     facts: Arc<FactBook>,
+    agents: Agents,
     keeper: Weak<Keeper>,
     recovery: Recovery,
     ended: Shared<BoxFuture<'static, ()>>,
@@ -105,9 +114,20 @@ pub enum SessionError {
     /// What happened cannot be stored, or what was stored cannot be used.
     #[error(transparent)]
     Store(#[from] ResumeError),
+    /// Pictures cannot be put into a prompt.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
     /// A typed helper's call failed.
     #[error("{}: {}", .0.name, .0.output)]
     Failed(Box<CallResult>),
+    /// A typed helper would have given a part for the whole.
+    #[error("{of} is not given whole: {why}")]
+    Partial {
+        /// What was asked for.
+        of: String,
+        /// Why, and what to do.
+        why: String,
+    },
 }
 
 /// What a session answers with and as.
@@ -115,6 +135,7 @@ pub enum SessionError {
 pub(crate) struct SessionPlan {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) agent: Arc<Agent>,
+    pub(crate) agents: Agents,
     pub(crate) limits: RunLimits,
 }
 
@@ -141,25 +162,32 @@ impl SessionFacts {
 struct RunRequest {
     run: RunId,
     /// None goes on with the run that is under way.
-    prompt: Option<String>,
+    prompt: Option<Prompt>,
     reply: oneshot::Sender<RunOutcome>,
     /// Given when the run is to end, also while it waits for its turn.
     cancel: Cancellation,
     listed: ListedRun,
 }
 
-/// The runs of a session that have not ended, waiting ones too; order reaches nothing.
-type AskedRuns = Arc<DashMap<RunId, Cancellation>>;
+/// What a run is asked.
+struct Prompt {
+    text: String,
+    pictures: Vec<Picture>,
+}
+
+/// What was asked of a session and has no answer yet, in the order it was asked, also while it waits; one run may be asked
+/// to go on more than once.
+type AskedRuns = Arc<DashMap<u64, Cancellation>>;
 
 /// Keeps a run listed until it is answered or dropped.
 struct ListedRun {
     asked: AskedRuns,
-    run: RunId,
+    number: u64,
 }
 
 impl Drop for ListedRun {
     fn drop(&mut self) {
-        self.asked.remove(&self.run);
+        self.asked.remove(&self.number);
     }
 }
 
@@ -170,7 +198,8 @@ pub enum CancelTarget {
     Call(InvocationId),
     /// The runs there are, those that wait for their turn too, with all their calls.
     Run,
-    /// Every run and every call of the host's own. The session stays open, and its background processes run on.
+    /// Every run, every call of the host's own, and every task in the background. The session stays open, and its
+    /// background processes run on.
     Everything,
 }
 
@@ -188,6 +217,7 @@ impl Session {
         let weak = keeper.as_ref().map(Arc::downgrade).unwrap_or_default();
         let (runs, requests) = mpsc::channel(WAITING_RUNS_MAX);
         let (opened, opens) = oneshot::channel();
+        let agents = plan.agents.clone();
         let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
         let (its_kernel, its_scope) = (Arc::clone(&kernel), Arc::clone(&scope));
         let is_told = Arc::new(AtomicBool::new(false));
@@ -207,7 +237,9 @@ impl Session {
         let node = opens.await.map_err(|_| SessionError::NotRunning)??;
         // The least that a map of this kind can be split into: it holds a handful of runs.
         let asked = AskedRuns::new(DashMap::with_shard_amount(2));
-        let shared = SessionShared { kernel, scope, node, runs, asked, facts, keeper: weak, recovery, ended };
+        let asks = AtomicU64::new(0);
+        let shared =
+            SessionShared { kernel, scope, node, runs, asked, asks, facts, agents, keeper: weak, recovery, ended };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -255,6 +287,18 @@ impl Session {
     /// # Errors
     /// [`SessionError::Closed`] and [`SessionError::Busy`]. A run that fails is an outcome, not an error.
     pub async fn run(&self, prompt: &str) -> Result<RunOutcome, SessionError> {
+        self.run_with_pictures(prompt, Vec::new()).await
+    }
+
+    /// As [`Self::run`], with pictures before the words. They stay in the conversation, and are sent with every turn.
+    ///
+    /// # Errors
+    /// As [`Self::run`], and [`SessionError::Picture`] when there are more than [`PICTURES_MAX`].
+    pub async fn run_with_pictures(&self, prompt: &str, pictures: Vec<Picture>) -> Result<RunOutcome, SessionError> {
+        if pictures.len() > PICTURES_MAX {
+            return Err(PictureError::TooMany { count: pictures.len() }.into());
+        }
+        let prompt = Prompt { text: prompt.to_owned(), pictures };
         let answer = self.start_run(run_id(&self.shared.kernel), Some(prompt))?;
         answer.await.map_err(|_| SessionError::Closed)
     }
@@ -320,16 +364,17 @@ impl Session {
     /// As [`Self::run`], and [`SessionError::Events`].
     pub async fn stream(&self, prompt: &str) -> Result<RunStream, SessionError> {
         let events = self.events().await?;
+        let prompt = Prompt { text: prompt.to_owned(), pictures: Vec::new() };
         let answer = self.start_run(run_id(&self.shared.kernel), Some(prompt))?;
         Ok(RunStream { events, answer: Some(answer), outcome: None })
     }
 
-    fn start_run(&self, run: RunId, prompt: Option<&str>) -> Result<oneshot::Receiver<RunOutcome>, SessionError> {
+    fn start_run(&self, run: RunId, prompt: Option<Prompt>) -> Result<oneshot::Receiver<RunOutcome>, SessionError> {
         let (reply, answer) = oneshot::channel();
-        let cancel = Cancellation::new();
-        self.shared.asked.insert(run.clone(), cancel.clone());
-        let listed = ListedRun { asked: Arc::clone(&self.shared.asked), run: run.clone() };
-        let request = Box::new(RunRequest { run, prompt: prompt.map(str::to_owned), reply, cancel, listed });
+        let (cancel, number) = (Cancellation::new(), self.shared.asks.fetch_add(1, Ordering::Relaxed));
+        self.shared.asked.insert(number, cancel.clone());
+        let listed = ListedRun { asked: Arc::clone(&self.shared.asked), number };
+        let request = Box::new(RunRequest { run, prompt, reply, cancel, listed });
         self.shared.runs.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SessionError::Busy,
             mpsc::error::TrySendError::Closed(_) => SessionError::Closed,
@@ -390,10 +435,10 @@ impl Session {
         let mut any = false;
         // The runs first, or a model would be asked what to do about its cancelled calls.
         if matches!(target, CancelTarget::Run | CancelTarget::Everything) {
-            let mut asked: Vec<(RunId, Cancellation)> =
-                self.shared.asked.iter().map(|run| (run.key().clone(), run.value().clone())).collect();
+            let mut asked: Vec<(u64, Cancellation)> =
+                self.shared.asked.iter().map(|run| (*run.key(), run.value().clone())).collect();
             // The order of the map reaches nothing.
-            asked.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+            asked.sort_unstable_by_key(|(number, _)| *number);
             for (_, run) in asked {
                 any = true;
                 run.cancel(reason.clone());
@@ -402,7 +447,11 @@ impl Session {
         match target {
             CancelTarget::Call(id) => kernel.cancel_calls(session, Some(id), reason),
             CancelTarget::Run => any,
-            CancelTarget::Everything => kernel.cancel_calls(session, None, reason) || any,
+            CancelTarget::Everything => {
+                // Before their calls, or their models would be asked what to do about those.
+                any |= self.shared.scope.tasks.cancel_background(reason);
+                kernel.cancel_calls(session, None, reason) || any
+            }
         }
     }
 
@@ -500,28 +549,44 @@ impl Session {
         self.shared.ended.clone().await;
     }
 
-    /// The text of a file, all of it, without line numbers.
+    /// The lines of a text file, all of them, each with a line feed behind it and without the numbers of `read`.
     ///
     /// # Errors
-    /// [`SessionError::Failed`] when it cannot be read.
+    /// [`SessionError::Failed`] when it cannot be read, and [`SessionError::Partial`] when it is no text, has lines that
+    /// are longer than `read` shows, changes meanwhile, or is more than the session's projection lets through.
     pub async fn read_file(&self, path: &str) -> Result<String, SessionError> {
-        let mut text = String::new();
+        let partial = |why: &str| SessionError::Partial { of: path.to_owned(), why: why.to_owned() };
+        let (mut text, mut digest) = (String::new(), None);
         let mut offset = 0_u64;
         for _ in 0..HELPER_PAGES_MAX {
             let page = self.done("read", json!({ "file_path": path, "offset": offset })).await?;
-            let range = page.metadata.get("range");
-            let lines = range.and_then(|range| range.get("returned_lines")).and_then(Value::as_u64).unwrap_or(0);
-            let lines = usize::try_from(lines).unwrap_or(usize::MAX);
-            for line in page.output.lines().take(lines) {
+            refuse_shortened(&page, path)?;
+            let facts = |name: &str| page.metadata.get(name);
+            let Some(range) = facts("range") else {
+                return Err(partial("it is no text file; look at what read gives"));
+            };
+            let lines = range.get("returned_lines").and_then(Value::as_u64).unwrap_or(0);
+            if let Some(line) = facts("cut_lines").and_then(|lines| lines.get(0)) {
+                return Err(partial(&format!(
+                    "line {line} is too long to be shown; take what you need of it with bash"
+                )));
+            }
+            let now = facts("content_digest").cloned();
+            let is_other = digest.is_some() && digest != now;
+            if is_other || facts("changed_meanwhile").and_then(Value::as_bool).unwrap_or(false) {
+                return Err(partial("it changed while it was read; read it again"));
+            }
+            digest = now;
+            for line in page.output.split('\n').take(usize::try_from(lines).unwrap_or(usize::MAX)) {
                 text.push_str(line.split_once('\t').map_or(line, |(_number, line)| line));
                 text.push('\n');
             }
-            match range.and_then(|range| range.get("next_offset")).and_then(Value::as_u64) {
+            match range.get("next_offset").and_then(Value::as_u64) {
                 Some(next) if next > offset => offset = next,
-                _ => break,
+                _ => return Ok(text),
             }
         }
-        Ok(text)
+        Err(partial("it has more lines than are read at a time; read it in parts"))
     }
 
     /// The lines that match a regular expression, as `path:line:text`.
@@ -535,23 +600,26 @@ impl Session {
     /// The paths that match a glob pattern.
     ///
     /// # Errors
-    /// [`SessionError::Failed`].
+    /// [`SessionError::Failed`], and [`SessionError::Partial`] when they are more than the session's projection lets
+    /// through.
     pub async fn glob(&self, pattern: &str) -> Result<Vec<String>, SessionError> {
         let mut paths = Vec::new();
         let mut cursor = Value::String(String::new());
         for _ in 0..HELPER_PAGES_MAX {
-            let arguments = json!({ "mode": "glob", "query": pattern, "limit": 1000, "cursor": cursor });
+            let arguments = json!({ "mode": "glob", "query": pattern, "limit": HELPER_PATHS, "cursor": cursor });
             let page = self.done("search", arguments).await?;
+            refuse_shortened(&page, pattern)?;
             let facts = page.metadata.get("page");
             let count = facts.and_then(|page| page.get("returned_items")).and_then(Value::as_u64).unwrap_or(0);
             let count = usize::try_from(count).unwrap_or(usize::MAX);
             paths.extend(page.output.lines().take(count).map(str::to_owned));
             match facts.and_then(|page| page.get("next_cursor")) {
                 Some(next @ Value::String(_)) => cursor = next.clone(),
-                _ => break,
+                _ => return Ok(paths),
             }
         }
-        Ok(paths)
+        let why = "there are more than are listed at a time; narrow the pattern".to_owned();
+        Err(SessionError::Partial { of: pattern.to_owned(), why })
     }
 
     /// What a command printed.
@@ -597,6 +665,18 @@ impl Session {
     async fn done(&self, tool: &str, arguments: Value) -> Result<Arc<CallResult>, SessionError> {
         let result = self.tool(tool, arguments).await?;
         if result.is_success() { Ok(result) } else { Err(SessionError::Failed(Box::new(CallResult::clone(&result)))) }
+    }
+}
+
+/// Refuses an output that is not all that its tool said.
+fn refuse_shortened(page: &CallResult, of: &str) -> Result<(), SessionError> {
+    let loss = page.metadata.get(EVIDENCE_KEY).and_then(|evidence| evidence.get("loss_mode")).and_then(Value::as_str);
+    match loss {
+        None | Some("none") => Ok(()),
+        Some(loss) => {
+            let why = format!("the session's projection shortens it ({loss}); open a session with a larger one");
+            Err(SessionError::Partial { of: of.to_owned(), why })
+        }
     }
 }
 
@@ -676,6 +756,10 @@ async fn live(
     if let Some(background) = &scope.background {
         background.hang_on(&node, kernel.background_listener(scope));
     }
+    scope.tasks.hang_on(&node);
+    if let Some(children) = &scope.children {
+        children.go_on(scope);
+    }
     if opened.send(Ok(node.clone())).is_ok() {
         loop {
             tokio::select! {
@@ -692,6 +776,7 @@ async fn live(
     }
     // No more runs; what still runs is told to end, and waited for.
     requests.close();
+    scope.tasks.close(node.cancellation().reason().cloned().unwrap_or(CancelReason::SessionClosed));
     node.cancel(CancelReason::SessionClosed);
     node.children_settled().await;
     // Parts that are gone have nothing left to close.
@@ -725,7 +810,8 @@ async fn open_account(life: &Life) -> Result<(), LedgerError> {
     let used =
         Amount { calls, input_tokens: used.input_tokens, output_tokens: used.output_tokens, ..Amount::default() };
     if used != Amount::default() {
-        ledger.reserve(account, used).await?.settle(used);
+        // Not reserved: a session that used more than it may is still opened, to be looked at.
+        ledger.charge(account.id().clone(), used).await?;
     }
     Ok(())
 }
@@ -741,6 +827,13 @@ async fn answer(life: &Life, node: &NodeHandle, request: Box<RunRequest>) {
         drop(listed);
         // Whoever asked may be gone.
         drop(reply.send(unanswered(run, scope, RunStatus::Cancelled { reason: reason.clone() })));
+        return;
+    }
+    if prompt.is_none()
+        && let Some(ended) = over(life, &run)
+    {
+        drop(listed);
+        drop(reply.send(ended));
         return;
     }
     let run_plan = RunPlan {
@@ -800,14 +893,27 @@ async fn answer(life: &Life, node: &NodeHandle, request: Box<RunRequest>) {
     drop(reply.send(outcome));
 }
 
+/// What a run came to that was to go on, when it is not under way any more; of one before the last run it is known only
+/// that it was not gone on with.
+fn over(life: &Life, run: &RunId) -> Option<RunOutcome> {
+    let (under_way, last) = life.facts.look(|state| (state.run.as_ref().map(|run| run.id.clone()), state.last.clone()));
+    if under_way.as_ref() == Some(run) {
+        return None;
+    }
+    Some(match last.filter(|last| last.id == *run) {
+        Some(last) => RunOutcome::of(*last, &life.scope.session),
+        None => unanswered(run.clone(), &life.scope, RunStatus::Interrupted),
+    })
+}
+
 /// Puts down that a run begins; one that was under way when the process ended, and is not gone on with, has ended.
-async fn begin(life: &Life, plan: &RunPlan, prompt: Option<String>) -> Result<(), FactBookError> {
-    let Some(prompt) = prompt else { return Ok(()) };
+async fn begin(life: &Life, plan: &RunPlan, prompt: Option<Prompt>) -> Result<(), FactBookError> {
+    let Some(Prompt { text, pictures }) = prompt else { return Ok(()) };
     if life.facts.look(|state| state.run.is_some()) {
         life.facts.record(Fact::Ending { status: RunStatus::Interrupted, text: String::new() }).await?;
     }
-    let text = life.facts.fit_to_keep(&life.kernel.sanitiser, prompt);
-    life.facts.record(Fact::UserMessage { run: plan.run.clone(), text, bounds: plan.bounds() }).await
+    let text = life.facts.fit_to_keep(&life.kernel.sanitiser, text);
+    life.facts.record(Fact::UserMessage { run: plan.run.clone(), text, pictures, bounds: plan.bounds() }).await
 }
 
 /// The outcome of a run that gave nothing back.

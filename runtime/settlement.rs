@@ -5,6 +5,7 @@ pub mod evidence;
 pub mod projection;
 pub mod projection_policy;
 pub mod proof;
+pub mod retained;
 pub mod sanitise;
 pub(crate) mod spool;
 

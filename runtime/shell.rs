@@ -151,6 +151,11 @@ pub enum Doubt {
         /// The wrapper.
         name: String,
     },
+    /// A wrapper starts its command in another folder, so that relative paths mean something else.
+    Folder {
+        /// The wrapper.
+        name: String,
+    },
     /// A redirection opens a network connection.
     Network {
         /// The address.
@@ -175,6 +180,7 @@ impl fmt::Display for Doubt {
             Self::Definition { name } => write!(out, "the function {name} is defined"),
             Self::Environment { name } => write!(out, "setting {name} can change what runs"),
             Self::Options { name } => write!(out, "what {name} would run is not clear from its arguments"),
+            Self::Folder { name } => write!(out, "{name} starts its command in another folder"),
             Self::Network { target } => write!(out, "{target} is a network connection"),
         }
     }

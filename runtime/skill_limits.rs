@@ -12,7 +12,6 @@ use crate::policy::{Decision, PermissionPolicy, Rule};
 /// The limits of an active skill.
 #[derive(Debug)]
 pub struct SkillLimits {
-    rules: Vec<Rule>,
     policy: CompiledPolicy,
 }
 
@@ -23,12 +22,17 @@ impl SkillLimits {
     /// [`CompileError`] when the rules' globs are too large together.
     pub fn new(allowed_tools: Vec<Rule>) -> Result<Self, CompileError> {
         let policy = PermissionPolicy { allow: allowed_tools, default: Decision::Deny, ..PermissionPolicy::default() };
-        Ok(Self { policy: CompiledPolicy::new(&policy)?, rules: policy.allow })
+        Ok(Self { policy: CompiledPolicy::new(&policy)? })
     }
 
     /// The rules, as they were given.
     pub fn rules(&self) -> &[Rule] {
-        &self.rules
+        &self.policy.source().allow
+    }
+
+    /// The policy that says the same: these rules are allowed, and nothing else.
+    pub fn policy(&self) -> &PermissionPolicy {
+        self.policy.source()
     }
 
     /// The verdict on a call inside the skill: the session's, or a stricter one.

@@ -15,7 +15,7 @@ use crate::facts::state::{Misplaced, State};
 use crate::run_status::RunStatus;
 
 /// The newest version that is known here.
-pub const SNAPSHOT_VERSION: u32 = 3;
+pub const SNAPSHOT_VERSION: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"TWSNAP\0\n";
 /// Where the checksum stands.
@@ -192,6 +192,12 @@ fn brought_up(mut body: Value, from: u32) -> Value {
     {
         state.insert("verification_reports".to_owned(), json!([]));
     }
+    // Version 3 knew of no tasks in the background.
+    if from < 4
+        && let Some(state) = body.as_object_mut()
+    {
+        state.insert("task_reports".to_owned(), json!([]));
+    }
     body
 }
 
@@ -206,6 +212,11 @@ pub fn forked(mut state: State, from: &SessionId) -> Result<State, Misplaced> {
     }
     if state.run.is_some() {
         state.apply(Fact::Ending { status: RunStatus::Interrupted, text: String::new() })?;
+    }
+    let going_on: Vec<_> = state.tasks_to_go_on().map(|(task, _)| task.clone()).collect();
+    for task in going_on {
+        let report = format!("[The background task {task} goes on in session {from}, and is not told of here.]");
+        state.apply(Fact::ChildEnded { task, success: false, report: Some(report) })?;
     }
     if let Some(settings) = &mut state.settings {
         settings.parent = Some(from.clone());
@@ -231,7 +242,8 @@ mod tests {
 
     fn state() -> State {
         let bounds = RunBounds { rounds_max: 1, malformed_rounds_max: 1, same_call_max: 1 };
-        State::fold([Fact::UserMessage { run: "r".into(), text: "caf\u{e9}".into(), bounds }]).unwrap()
+        State::fold([Fact::UserMessage { run: "r".into(), text: "caf\u{e9}".into(), pictures: Vec::new(), bounds }])
+            .unwrap()
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod leases;
 pub mod questions;
 pub mod reached;
 pub mod settled;
+pub mod tasks;
 pub mod terminal;
 pub mod waiters;
 
@@ -82,6 +83,7 @@ pub fn all(workload: &Workload) -> Vec<Box<dyn Checker>> {
         Box::<journal::Journal>::default(),
         Box::<fan_out::FanOuts>::default(),
         Box::<governed::Governed>::default(),
+        Box::<tasks::Tasks>::default(),
     ]
 }
 

@@ -13,7 +13,7 @@ use crate::scenario::{Plan, Scenario};
 use crate::seed::Choices;
 use crate::stage::{Cast, chores, perform};
 use crate::staleness;
-use crate::story::{MOMENTS_MAX, Moment, Story, Telling, What};
+use crate::story::{Story, Telling};
 use crate::tamper::{Tamper, Untouched};
 use crate::tree;
 use crate::watchers;
@@ -48,25 +48,20 @@ fn world(play: &Play, choices: Choices, telling: Telling) -> Story {
     let checkers = watchers.iter().map(|watcher| watcher.name()).collect();
     let tools = chores(faulty);
     match perform(play, Cast { choices, watchers, tools, tells: telling == Telling::Whole }) {
-        Ok(performed) => {
-            let note = |(at, line)| Moment { at, what: What::Note(line) };
-            let mut moments: Vec<Moment> = performed.story.into_iter().map(note).collect();
-            let moments_lost = moments.len().saturating_sub(MOMENTS_MAX) as u64;
-            moments.truncate(MOMENTS_MAX);
-            Story {
-                digest: performed.digest,
-                choices: performed.choices,
-                steps: usize::try_from(performed.steps).unwrap_or(usize::MAX),
-                nodes: performed.nodes,
-                lasted: performed.lasted,
-                violation: performed.violation,
-                checkers,
-                coverage: performed.coverage,
-                moments,
-                moments_lost,
-                ..Story::default()
-            }
-        }
+        Ok(performed) => Story {
+            digest: performed.digest,
+            choices: performed.choices,
+            bounds: performed.bounds,
+            steps: usize::try_from(performed.steps).unwrap_or(usize::MAX),
+            nodes: performed.nodes,
+            lasted: performed.lasted,
+            violation: performed.violation,
+            checkers,
+            coverage: performed.coverage,
+            sometimes: performed.sometimes,
+            moments: performed.story,
+            moments_lost: performed.moments_lost,
+        },
         // It was checked when it was loaded; what is left is a system that gives nothing.
         Err(error) => {
             let violation = Violation {

@@ -4,7 +4,7 @@
 //! list of numbers replays the whole world. What must stay true: nothing is drawn off the world's own thread (there it
 //! is always the plainest thing), and once the process of the world has crashed nothing that it still does is seen.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +19,12 @@ use toolwarden::models::ModelTurn;
 
 use crate::checkers::Violation;
 use crate::happening::TraceDigest;
+use crate::outline::Outline;
 use crate::seed::{Choices, Pick};
 use crate::sight::{Aftermath, Sight, Watcher};
+use crate::sign::Sign;
+use crate::standing::Standing;
+use crate::story::{MOMENTS_MAX, Meeting, Moment, What};
 
 /// Most sights of one world; one that needs more is reported as never ending.
 pub const SIGHTS_MAX: u64 = 200_000;
@@ -30,20 +34,28 @@ pub const SIGHTS_MAX: u64 = 200_000;
 pub struct Verdict {
     /// All choices: the replay.
     pub choices: Vec<u32>,
+    /// What each choice was below, when the choices kept that.
+    pub bounds: Vec<u32>,
     /// The digest of everything that was seen.
     pub digest: u64,
     /// The first promise that was broken.
     pub violation: Option<Violation>,
     /// Which of the unusual things happened.
     pub coverage: BTreeSet<&'static str>,
+    /// How often each of them met what.
+    pub sometimes: BTreeMap<Meeting, u64>,
     /// Moments at which something could be done to the world from outside.
     pub steps: u64,
     /// Sessions, runs and calls, as the journal tells them.
     pub nodes: u64,
+    /// How often each effect of a tool was done, by its name.
+    pub effects: BTreeMap<String, u64>,
     /// Where something was done last that was planned, in words.
     pub acted: Option<String>,
-    /// What was seen, in words; only where it was asked for.
-    pub story: Vec<(Duration, String)>,
+    /// What was seen; only where it was asked for.
+    pub story: Vec<Moment>,
+    /// What was seen beyond [`MOMENTS_MAX`].
+    pub moments_lost: u64,
 }
 
 /// What is done at one step.
@@ -79,7 +91,27 @@ struct Book {
     nodes: u64,
     trap: Option<(u64, AtStep)>,
     acted: Option<String>,
-    story: Option<Vec<(Duration, String)>>,
+    standing: Standing,
+    sometimes: BTreeMap<Meeting, u64>,
+    effects: BTreeMap<String, u64>,
+    telling: Option<Telling>,
+}
+
+/// A story under way.
+#[derive(Default)]
+struct Telling {
+    moments: Vec<Moment>,
+    lost: u64,
+    outline: Outline,
+}
+
+impl Telling {
+    fn tell(&mut self, at: Duration, words: String, signs: Vec<Sign>) {
+        match self.moments.len() < MOMENTS_MAX {
+            true => self.moments.push(Moment { at, what: What::Seen { words, signs } }),
+            false => self.lost += 1,
+        }
+    }
 }
 
 impl Fate {
@@ -100,7 +132,10 @@ impl Fate {
             nodes: 0,
             trap: None,
             acted: None,
-            story: tells.then(Vec::new),
+            standing: Standing::default(),
+            sometimes: BTreeMap::new(),
+            effects: BTreeMap::new(),
+            telling: tells.then(Telling::default),
         };
         let shared = Shared {
             thread: std::thread::current().id(),
@@ -157,7 +192,13 @@ impl Fate {
 
     /// Something unusual happened.
     pub fn met(&self, what: &'static str) {
-        self.book().coverage.insert(what);
+        let is_dead = self.is_dead();
+        self.book().meet(what, is_dead);
+    }
+
+    /// What is under way, by name: what a world that does not end waits for.
+    pub fn waits_for(&self) -> String {
+        self.book().standing.waits_for()
     }
 
     /// Virtual time since the world began.
@@ -260,7 +301,7 @@ impl Fate {
         let mut book = self.book();
         let at = book.now();
         if book.sights > SIGHTS_MAX {
-            let text = format!("more than {SIGHTS_MAX} things were seen");
+            let text = format!("more than {SIGHTS_MAX} things were seen; it waits for: {}", book.standing.waits_for());
             book.violation.get_or_insert(Violation { checker: "world", promise: "a world ends", at, text });
         }
         if book.violation.is_none() {
@@ -271,15 +312,21 @@ impl Fate {
             book.violation = broken;
         }
         let choices = std::mem::replace(&mut book.choices, Choices::from_list(Vec::new()));
+        let (choices, bounds) = choices.into_bounded();
+        let Telling { moments, lost, .. } = book.telling.take().unwrap_or_default();
         Verdict {
-            choices: choices.into_taken(),
+            choices,
+            bounds,
             digest: book.digest.finish(),
             violation: book.violation.take(),
             coverage: std::mem::take(&mut book.coverage),
+            sometimes: std::mem::take(&mut book.sometimes),
             steps: book.steps,
             nodes: book.nodes,
+            effects: std::mem::take(&mut book.effects),
             acted: book.acted.take(),
-            story: book.story.take().unwrap_or_default(),
+            story: moments,
+            moments_lost: lost,
         }
     }
 }
@@ -289,6 +336,16 @@ impl Book {
         self.before + self.since.map(|since| since.elapsed()).unwrap_or_default()
     }
 
+    fn meet(&mut self, what: &'static str, is_dead: bool) {
+        self.coverage.insert(what);
+        *self.sometimes.entry((what, self.standing.words())).or_default() += 1;
+        let at = self.now();
+        if let Some(telling) = self.telling.as_mut().filter(|_| !is_dead) {
+            let signs = telling.outline.met(what);
+            telling.tell(at, format!("it meets {what}"), signs);
+        }
+    }
+
     fn see(&mut self, sight: &Sight<'_>) {
         self.sights += 1;
         if self.sights > SIGHTS_MAX {
@@ -296,13 +353,15 @@ impl Book {
         }
         let at = self.now();
         self.fold(at, sight);
-        if let Sight::Entry(entry) = sight
-            && begins_a_node(&entry.event.kind)
-        {
-            self.nodes += 1;
+        self.standing.take(sight);
+        match sight {
+            Sight::Entry(entry) if begins_a_node(&entry.event.kind) => self.nodes += 1,
+            Sight::Effect { name, .. } => *self.effects.entry((*name).to_owned()).or_default() += 1,
+            _ => {}
         }
-        if let Some(story) = &mut self.story {
-            story.push((at, sight.line()));
+        if let Some(telling) = &mut self.telling {
+            let signs = telling.outline.of(sight);
+            telling.tell(at, sight.line(), signs);
         }
         if self.violation.is_none() {
             let line = matches!(sight, Sight::Entry(_)).then_some(self.line.as_slice());
@@ -338,6 +397,11 @@ impl Book {
                 (path, number).hash(&mut self.digest);
                 fold_bytes(&mut self.digest, bytes);
             }
+            Sight::Logged { path, bytes } => {
+                path.hash(&mut self.digest);
+                fold_bytes(&mut self.digest, bytes);
+            }
+            Sight::LogCut { path, bytes } => (path, bytes).hash(&mut self.digest),
             Sight::Kept { bytes } => fold_bytes(&mut self.digest, bytes),
             Sight::Began { invocation, .. } => invocation.as_str().hash(&mut self.digest),
             Sight::Over { invocation, returned, .. } => (invocation.as_str(), returned).hash(&mut self.digest),

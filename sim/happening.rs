@@ -181,6 +181,11 @@ pub enum Happening {
         /// Which member.
         member: usize,
     },
+    /// A fan-out tells a member to end: nobody starts any more.
+    FanEndsEarly {
+        /// The fan-out's node.
+        node: NodeId,
+    },
     /// A member of a fan-out has ended.
     MemberEnded {
         /// The fan-out's node.
@@ -230,6 +235,47 @@ pub enum Happening {
         kind: FaultKind,
         /// At which node; at none when it hits what all share.
         node: Option<NodeId>,
+    },
+    /// A task in the background was registered.
+    TaskRegistered {
+        /// Its node.
+        task: NodeId,
+        /// The turn that it waits for, by its run.
+        turn: NodeId,
+        /// Its session.
+        session: NodeId,
+    },
+    /// All calls of a turn have their results.
+    TurnStood {
+        /// Its run.
+        turn: NodeId,
+    },
+    /// A run is over; a turn of it that did not stand never will.
+    RunOver {
+        /// Which.
+        turn: NodeId,
+    },
+    /// A task in the background begins its work.
+    TaskBegan {
+        /// Which.
+        task: NodeId,
+    },
+    /// A task in the background was told to end.
+    TaskCancelled {
+        /// Which.
+        task: NodeId,
+    },
+    /// The ending of a task in the background was told.
+    TaskEnded {
+        /// Which.
+        task: NodeId,
+        /// Whether its session's conversation gets what it came to.
+        delivered: bool,
+    },
+    /// A session starts no more tasks in the background.
+    TasksClosed {
+        /// Which.
+        session: NodeId,
     },
     /// From here on no faults are made, and everything must come to rest.
     FaultsStopped,

@@ -9,6 +9,7 @@
 
 pub mod seed;
 pub mod shrink;
+pub mod sign;
 
 pub mod workload;
 
@@ -32,6 +33,9 @@ pub mod tree;
 
 pub mod sight;
 
+pub mod outline;
+pub mod standing;
+
 pub mod fate;
 
 pub mod play;
@@ -45,6 +49,8 @@ pub mod planted;
 
 pub mod stage;
 pub mod staleness;
+
+pub mod resumption;
 
 pub mod scenario;
 pub mod world;

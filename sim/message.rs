@@ -42,6 +42,8 @@ pub enum Address {
     Journal,
     /// The fact log.
     Store,
+    /// Whoever holds the tasks in the background of a session: it says one thing after the other.
+    Board(NodeId),
     /// A timer: a sender of its own.
     Timer(u64),
 }
@@ -152,11 +154,14 @@ pub enum BodyMessage {
     Answered(AskId, Answer),
     /// The fact log's answer: whether the record is durable.
     Recorded(bool),
+    /// The turn that asked for it stands.
+    TurnStands,
 }
 
 impl BodyMessage {
     fn words(&self) -> &'static str {
         match self {
+            Self::TurnStands => "its turn stands",
             Self::Begin => "begin",
             Self::Signal => "the cancel signal",
             Self::Abort => "abort",
@@ -336,6 +341,7 @@ impl Address {
             Self::Desk => "the desk".to_owned(),
             Self::Journal => "the journal".to_owned(),
             Self::Store => "the fact log".to_owned(),
+            Self::Board(session) => format!("the task board of node {}", session.0),
             Self::Timer(_) => "a timer".to_owned(),
         }
     }

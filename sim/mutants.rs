@@ -7,12 +7,14 @@
 mod entry;
 mod lent;
 mod life;
+mod task;
 
 use crate::tamper::{Slip, Tamper};
 
 use self::entry::{ENTRIES, OneSlip};
 use self::lent::LENT;
 use self::life::LIVES;
+use self::task::TASKS;
 
 /// A deliberate fault, and what is known of its discovery.
 #[derive(Clone, Copy)]
@@ -54,7 +56,7 @@ impl std::fmt::Debug for Mutant {
 
 /// All mutants.
 pub fn all() -> impl Iterator<Item = Mutant> {
-    LIVES.into_iter().chain(LENT).chain(ENTRIES)
+    LIVES.into_iter().chain(LENT).chain(ENTRIES).chain(TASKS)
 }
 
 /// The mutant of this name.

@@ -54,7 +54,7 @@ impl Narrator {
             What::Delivery { from, to, words } => {
                 format!("    {} -> {}: {words}", self.address(*from), self.address(*to))
             }
-            What::Note(words) => words.clone(),
+            What::Seen { words, .. } => words.clone(),
         };
         format!("{:>14}  {text}", moment_words(moment.at))
     }
@@ -106,6 +106,16 @@ impl Narrator {
             H::ToolBegan { node } => format!("the tool of {} starts", self.node(*node)),
             H::Fault { kind, node: Some(node) } => format!("FAULT: {} at {}", kind.words(), self.node(*node)),
             H::Fault { kind, node: None } => format!("FAULT: {}", kind.words()),
+            H::TaskRegistered { task, .. } => format!("task {} is registered in the background", task.0),
+            H::TurnStood { turn } => format!("the turn of run {} stands", turn.0),
+            H::RunOver { turn } => format!("no turn of run {} stands from here on", turn.0),
+            H::TaskBegan { task } => format!("task {} begins", task.0),
+            H::TaskCancelled { task } => format!("task {} is told to end", task.0),
+            H::TaskEnded { task, delivered: true } => {
+                format!("the end of task {} is told, and its result delivered", task.0)
+            }
+            H::TaskEnded { task, .. } => format!("the end of task {} is told", task.0),
+            H::TasksClosed { session } => format!("session {} starts no more tasks", session.0),
             H::FaultsStopped => "faults stop here: everything must come to rest".to_owned(),
             other => shared(other),
         }
@@ -144,6 +154,7 @@ fn shared(happening: &Happening) -> String {
             format!("fan-out {} begins: {members} members, {width} at a time", node.0)
         }
         H::MemberBegan { node, member } => format!("fan-out {}: member {member} begins", node.0),
+        H::FanEndsEarly { node } => format!("fan-out {} ends early, and tells a member so", node.0),
         H::MemberEnded { node, member } => format!("fan-out {}: member {member} has ended", node.0),
         H::FanDone { node, ends } => format!("fan-out {} is done, with {ends} ends", node.0),
         H::FanDropped { node } => format!("fan-out {} is dropped with its body", node.0),

@@ -373,8 +373,8 @@ fn checked_tree(tree: &Shape) -> Result<(), Fault> {
         within("tree", key, u64::from(value), 1, most)?;
     }
     within("tree", "depth", u64::from(tree.depth), 0, u64::from(DEPTH_MAX))?;
-    // Each call may have a fan-out below it, level by level.
-    let below = (0..=tree.depth).fold(1_u64, |below, _| 1 + u64::from(tree.members).saturating_mul(below));
+    // A call of the lowest level may have two commands, one above it a fan-out with its members.
+    let below = (1..tree.depth).fold(3_u64, |below, _| u64::from(tree.members).saturating_mul(below).saturating_add(2));
     let calls = u64::from(tree.sessions) * u64::from(tree.runs) * u64::from(tree.calls);
     if tree.exact && calls.saturating_mul(below) > NODES_MAX {
         let message = format!("the tree may get more than {NODES_MAX} nodes; take fewer calls, members or levels");

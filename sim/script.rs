@@ -73,6 +73,14 @@ pub enum Act {
         /// How.
         plan: FanOutPlan,
     },
+    /// Registers a task in the background of its session.
+    Later,
+    /// Waits, as a task in the background, until its turn stands.
+    AwaitTurn,
+    /// As a run: the calls of its turn all have their results.
+    TurnStands,
+    /// As a session: no more tasks start, and those that run are told to end.
+    CloseTasks,
     /// Writes its invocation's ending and waits until it is stored.
     WriteEnding,
 }
@@ -133,20 +141,32 @@ impl Workload {
             4 => acts.extend([Act::Work(ms(3)), Act::DropWaiters, Act::Work(ms(2))]),
             _ => acts.push(Act::AwaitChildren),
         }
-        acts.push(Act::CloseAccount);
+        acts.extend([Act::CloseTasks, Act::CloseAccount]);
         acts
+    }
+
+    /// The script of a task in the background: it begins when its turn stands, and hears a cancel before that too.
+    pub fn later(&self, choices: &mut Choices) -> Script {
+        let manner = if choices.below(2) == 0 { Manner::Settling } else { Manner::Prompt };
+        let acts = vec![Act::AwaitTurn, spawn(NodeKind::Invocation, 1 + choices.below(2)), Act::AwaitChildren];
+        let grace = self.bodies.grace(choices);
+        Script { kind: NodeKind::Run, grace, manner, acts, depth: 0, asks: false }
     }
 
     fn run(&self, choices: &mut Choices) -> Vec<Act> {
         if self.tree.exact {
-            return vec![spawn(NodeKind::Invocation, self.tree.calls), Act::AwaitChildren];
+            return vec![spawn(NodeKind::Invocation, self.tree.calls), Act::AwaitChildren, Act::TurnStands];
         }
         let calls = spawn(NodeKind::Invocation, 1 + choices.below(self.tree.calls));
         match choices.below(6) {
-            0 | 1 => vec![calls, Act::AwaitChildren],
-            2 => vec![Act::Work(ms(2)), calls, Act::AwaitChildren, spawn(NodeKind::Invocation, 1), Act::AwaitChildren],
+            0 | 1 => vec![calls, Act::AwaitChildren, Act::TurnStands],
+            2 => {
+                let first = [Act::Work(ms(2)), calls, Act::AwaitChildren, Act::TurnStands];
+                let second = [spawn(NodeKind::Invocation, 1), Act::AwaitChildren, Act::TurnStands];
+                first.into_iter().chain(second).collect()
+            }
             3 => vec![calls, Act::Work(ms(4))],
-            4 => vec![Act::Limit(ms(30)), calls, Act::AwaitChildren],
+            4 => vec![Act::Limit(ms(30)), calls, Act::AwaitChildren, Act::TurnStands],
             _ => vec![spawn(NodeKind::FanOut, 1), calls, Act::AwaitChildren],
         }
     }
@@ -175,6 +195,7 @@ impl Workload {
             B::HoldSlot => acts.extend([spawn(below, 1), Act::AwaitChildren]),
             B::Abandon => acts.extend([spawn(below, 1), Act::Work(ms(1)), Act::DropWaiters]),
             B::Unwatched => acts.push(Act::Spawn { kind: NodeKind::ProcessGroup, count: 1, waited: false }),
+            B::Later => acts.extend([Act::Later, Act::Work(ms(1))]),
             alone => acts.extend(process(alone, choices)),
         }
         acts
@@ -200,7 +221,7 @@ impl Workload {
 pub fn closing(kind: NodeKind) -> Vec<Act> {
     match kind {
         NodeKind::Invocation => vec![Act::GoHome, Act::WriteEnding],
-        NodeKind::Session => vec![Act::CloseAccount],
+        NodeKind::Session => vec![Act::CloseTasks, Act::CloseAccount],
         NodeKind::Sessions | NodeKind::Run | NodeKind::FanOut | NodeKind::ProcessGroup => vec![Act::Work(ms(1))],
     }
 }

@@ -8,15 +8,17 @@
 mod hands;
 mod host;
 mod sink;
+mod text;
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use tokio::runtime::Builder;
 use toolwarden::models::Model;
-use toolwarden::models::scripted::{ScriptError, ScriptedModel};
+use toolwarden::models::scripted::ScriptError;
 use toolwarden::policy::{PermissionPolicy, PolicyError};
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::blocking::pretend;
@@ -31,6 +33,7 @@ use crate::planted::{self, Planted, Wrap};
 use crate::play::{Play, SESSIONS_MAX};
 use crate::seed::Choices;
 use crate::sight::{Aftermath, Sight, Watcher};
+use crate::story::{Meeting, Moment};
 use crate::twins::blobs::PretendedBlobs;
 use crate::twins::chore::Chore;
 use crate::twins::clock::PretendedClock;
@@ -44,6 +47,7 @@ use crate::twins::resolver::PretendedResolver;
 use crate::twins::store::PretendedStore;
 
 use self::host::Host;
+use self::text::{policy, script};
 
 /// Most processes of one world: when this many have crashed, the next one is spared.
 pub const PROCESSES_MAX: u32 = 5;
@@ -60,20 +64,28 @@ pub struct Performance {
     pub digest: u64,
     /// All choices: the replay.
     pub choices: Vec<u32>,
+    /// What each choice was below, when the choices kept that.
+    pub bounds: Vec<u32>,
     /// The first promise that was broken.
     pub violation: Option<Violation>,
     /// Which of the unusual things happened.
     pub coverage: BTreeSet<&'static str>,
+    /// How often each of them met what.
+    pub sometimes: BTreeMap<Meeting, u64>,
     /// Moments at which something could have been done from outside.
     pub steps: u64,
     /// Sessions, runs and calls, as the journal tells them.
     pub nodes: u64,
+    /// How often each effect of a tool was done, by its name.
+    pub effects: BTreeMap<String, u64>,
     /// Where a move of the play was made last, in words.
     pub acted: Option<String>,
     /// How long it took, in virtual time.
     pub lasted: Duration,
-    /// What was seen, in words; only where it was asked for.
-    pub story: Vec<(Duration, String)>,
+    /// What was seen; only where it was asked for.
+    pub story: Vec<Moment>,
+    /// What was seen beyond the most that is kept.
+    pub moments_lost: u64,
     /// What is left.
     pub aftermath: Aftermath,
 }
@@ -173,18 +185,18 @@ impl Twins {
             _ => Arc::new(files.clone()),
         };
         let mut tools = tools(&fate);
-        let mut named = play.clone();
+        let mut turns = Cow::Borrowed(play.turns.as_str());
         if let Some(Wrap::Tool { of, make }) = planted {
             let broken = make();
             let as_called = |name: &str| format!("\"tool\": \"{name}\"");
-            named.turns = named.turns.replace(&as_called(of), &as_called(broken.spec().name.as_str()));
+            turns = Cow::Owned(turns.replace(&as_called(of), &as_called(broken.spec().name.as_str())));
             tools.push(broken);
         }
         let tap = match planted {
             Some(Wrap::Line(tap)) => Some(tap),
             _ => None,
         };
-        let model = PretendedModel::new(fate.clone(), script(&named)?, play, Arc::clone(&clock) as _, tap);
+        let model = PretendedModel::new(fate.clone(), script(&turns)?, play, Arc::clone(&clock) as _, tap);
         let model: Arc<dyn Model> = match planted {
             Some(Wrap::Model(wrap)) => wrap(Arc::new(model)),
             _ => Arc::new(model),
@@ -214,21 +226,6 @@ impl Twins {
     }
 }
 
-fn script(play: &Play) -> Result<ScriptedModel, ScriptError> {
-    let script = match play.turns.trim().is_empty() {
-        true => "{\"text\": \"done\", \"repeat\": true}",
-        false => play.turns.as_str(),
-    };
-    ScriptedModel::load(script, "play")
-}
-
-fn policy(text: &str) -> Result<PermissionPolicy, PolicyError> {
-    match text.trim().is_empty() {
-        true => Ok(PermissionPolicy { enabled: false, ..PermissionPolicy::default() }),
-        false => PermissionPolicy::from_toml(text, "play"),
-    }
-}
-
 /// Looks whether a play can be performed, without doing it.
 ///
 /// # Errors
@@ -242,7 +239,7 @@ pub fn check(play: &Play) -> Result<(), PlayError> {
         let known: Vec<&str> = planted::all().map(|Planted { name, .. }| name).collect();
         return Err(PlayError::Mutant { name: name.to_owned(), known: known.join(", ") });
     }
-    script(play)?;
+    script(&play.turns)?;
     policy(&play.policy)?;
     policy(play.policy_later.as_ref().unwrap_or(&play.policy))?;
     Ok(())
@@ -285,11 +282,15 @@ pub fn perform(play: &Play, cast: Cast) -> Result<Performance, PlayError> {
     Ok(Performance {
         digest: verdict.digest,
         choices: verdict.choices,
+        bounds: verdict.bounds,
         violation: verdict.violation,
         coverage: verdict.coverage,
+        sometimes: verdict.sometimes,
         steps: verdict.steps,
         nodes: verdict.nodes,
+        effects: verdict.effects,
         story: verdict.story,
+        moments_lost: verdict.moments_lost,
         acted: verdict.acted,
         lasted,
         aftermath,
@@ -314,8 +315,11 @@ fn process(host: &Arc<Host>, aftermath: &Arc<Mutex<Aftermath>>, crashes: u32) ->
             lived = life => match lived {
                 Ok(lived) => lived.map(|()| true).map_err(|error| world(&error)),
                 Err(_) => {
-                    let mut aftermath = aftermath.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    aftermath.stuck = Some(format!("nothing had ended after {PROCESS_MAX:?} of virtual time"));
+                    let (hours, waits_for) = (PROCESS_MAX.as_secs() / 3_600, fate.waits_for());
+                    let text = format!("it had not ended after {hours} hours of virtual time; it waits for: {waits_for}");
+                    // Before anybody complains about what is left over because of that.
+                    fate.blame("a world ends", text.clone());
+                    aftermath.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stuck = Some(text);
                     Ok(true)
                 }
             },

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::checkers::Violation;
 use crate::happening::Happening;
 use crate::message::Address;
+use crate::sign::Sign;
 
 /// Most moments that are kept of one run; the ones after that are only counted.
 pub const MOMENTS_MAX: usize = 200_000;
@@ -76,6 +77,11 @@ pub enum What {
         /// What it was, in a few words.
         words: &'static str,
     },
-    /// Something else, in plain words.
-    Note(String),
+    /// Something that was seen of a world.
+    Seen {
+        /// In plain words.
+        words: String,
+        /// What a picture shows of it.
+        signs: Vec<Sign>,
+    },
 }

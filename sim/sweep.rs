@@ -121,6 +121,14 @@ fn without_choices_everything_goes_well_and_nothing_is_left() {
     }
 }
 
+/// The two scenarios that the pace is measured with are as large as they say.
+#[test]
+fn the_measured_trees_are_whole() {
+    for (name, nodes) in [("plain", 3 + 4 * (2 + 8)), ("sixteen-wide", 3 + 2 * (2 + 32))] {
+        assert_eq!(listed(&named(name), &[]).nodes, nodes, "{name}");
+    }
+}
+
 /// A machine or a mount that is broken in one way is found, by the promise that it breaks and by few seeds.
 #[test]
 fn every_mutant_is_caught() {
@@ -170,6 +178,17 @@ fn what_was_found_stays_fixed() {
     let seed = (0..3_000).find(|seed| seeded(&old, *seed).violation.is_some()).unwrap();
     let choices = seeded(&old, seed).choices;
     assert_eq!(listed(&named("late-lease"), &choices).violation, None);
+}
+
+/// Bad input: a run that is too large to end within its bound says what is under way.
+#[test]
+fn a_run_that_cannot_end_says_what_it_waits_for() {
+    let text = "name = \"endless\"\nabout = \"Far too much.\"\ndriver = \"machines\"\n[tree]\nsessions = 256\n\
+                runs = 256\n";
+    let scenario = Scenario::parse("endless.toml", text).unwrap();
+    let violation = listed(&scenario, &[]).violation.unwrap();
+    assert_eq!(violation.checker, "ends");
+    assert!(violation.text.contains("steps were not enough; under way: "), "{}", violation.text);
 }
 
 #[test]

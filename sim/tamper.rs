@@ -13,6 +13,7 @@ use toolwarden_actors::journal::{JournalError, JournalMachine, Moment};
 use toolwarden_actors::node::{NodeEffect, NodeEvent, NodeId, NodeMachine};
 use toolwarden_actors::open_questions::{AskId, OpenQuestions};
 use toolwarden_actors::permit_pool::{Effect as PoolEffect, Message as PoolMessage, PermitPool};
+use toolwarden_actors::task_board::{BoardEffect, BoardEvent, TaskBoard};
 
 use crate::message::{AskWaiter, SlotWaiter};
 
@@ -75,6 +76,15 @@ pub trait Tamper {
         fan.step(now, event)
     }
 
+    /// A step of the tasks in the background.
+    fn board(
+        &mut self,
+        board: &mut TaskBoard<NodeId, NodeId>,
+        event: BoardEvent<NodeId, NodeId>,
+    ) -> Vec<BoardEffect<NodeId>> {
+        board.step(event)
+    }
+
     /// Whether the mount around the machines makes this slip.
     fn slips(&self, _slip: Slip) -> bool {
         false
@@ -116,6 +126,10 @@ pub enum Slip {
     ForgetsTheLine,
     /// A desk that fails does not deny its questions.
     ForgetsTheQuestions,
+    /// A task in the background begins as soon as it is registered.
+    BeginsBeforeItsTurn,
+    /// The end of a task in the background is not told.
+    ForgetsTaskEnds,
 }
 
 /// The machines as they are.

@@ -1,22 +1,25 @@
 //! A run as a picture of its tree over virtual time: what each node did when, and what passed between them.
 //!
-//! A whole story is folded into rows, one a node in the order of the tree, with spans (the node, its body, the slot it
-//! holds, what it waits for) and marks (cancels, faults, endings). Virtual time jumps, from microseconds to minutes, so
+//! A whole story is folded into rows, one a node in the order of the tree (and one for each party that a world talks to),
+//! with spans (the node, its body, the slot it holds, what it waits for) and marks (cancels, faults, endings). Machines
+//! tell happenings, worlds tell signs, and both are drawn alike. Virtual time jumps, from microseconds to minutes, so
 //! places are the order of moments with every jump shown as one step and its length; drawing is the business of
 //! [`html`] and [`perfetto`].
 
 pub mod html;
 pub mod perfetto;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use toolwarden_actors::node::NodeId;
 
 use crate::checkers::Violation;
-use crate::happening::{End, Happening, Kind, Stage};
+use crate::happening::{End, Happening, Stage};
 use crate::message::Address;
-use crate::narrative::Narrator;
+use crate::narrative::{Narrator, kind_words};
+use crate::sign::{MarkKind, Sign, SpanKind};
 use crate::story::{Story, What};
 
 /// Most moments of a page or a trace; the ones after that are left out, and that is said.
@@ -42,10 +45,10 @@ pub struct Timeline {
 /// A node's row.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Which node.
-    pub node: NodeId,
-    /// What it stands for.
-    pub kind: Kind,
+    /// Its number: of machines, the node's.
+    pub number: u64,
+    /// What it stands for, in a few words.
+    pub label: String,
     /// How deep it lies.
     pub depth: usize,
     /// How it ended, in words; while it lives, none.
@@ -67,21 +70,6 @@ pub struct Span {
     pub to: usize,
 }
 
-/// What takes time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SpanKind {
-    /// The node lives.
-    Life,
-    /// Its body is under way.
-    Body,
-    /// It waits for a slot.
-    Waiting,
-    /// It holds a slot.
-    Slot,
-    /// Its tool is at work.
-    Tool,
-}
-
 /// Something that happened at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
@@ -93,30 +81,17 @@ pub struct Mark {
     pub words: String,
 }
 
-/// What happens at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum MarkKind {
-    /// A cancel is read.
-    Cancel,
-    /// A fault is made.
-    Fault,
-    /// An ending in order.
-    Ended,
-    /// An ending that is not: the body was abandoned or lost, or the actor died.
-    Broken,
-}
-
-/// A message from one node to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A message from one row to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrow {
     /// At which step it arrives.
     pub step: usize,
-    /// From which node.
-    pub from: NodeId,
+    /// From which row, by its number.
+    pub from: u64,
     /// To which.
-    pub to: NodeId,
+    pub to: u64,
     /// What.
-    pub words: &'static str,
+    pub words: Cow<'static, str>,
 }
 
 impl Timeline {
@@ -131,7 +106,7 @@ impl Timeline {
             match &moment.what {
                 What::Happening(happening) => drawing.happens(step, happening),
                 What::Delivery { from, to, words } => drawing.arrives(step, *from, *to, words),
-                What::Note(_) => {}
+                What::Seen { signs, .. } => signs.iter().for_each(|sign| drawing.shows(step, sign)),
             }
             if story.violation.as_ref().is_some_and(|violation| moment.at <= violation.at) {
                 broken_at = step;
@@ -143,39 +118,70 @@ impl Timeline {
         drawing.finish(shown.saturating_sub(1))
     }
 
-    /// The row of each node.
-    pub fn row_of(&self) -> BTreeMap<NodeId, usize> {
-        self.rows.iter().enumerate().map(|(at, row)| (row.node, at)).collect()
+    /// The place of each row, by its number.
+    pub fn places(&self) -> BTreeMap<u64, usize> {
+        self.rows.iter().enumerate().map(|(at, row)| (row.number, at)).collect()
     }
 }
 
 #[derive(Default)]
 struct Drawing {
     timeline: Timeline,
-    rows: BTreeMap<NodeId, Row>,
-    children: BTreeMap<Option<NodeId>, Vec<NodeId>>,
+    rows: BTreeMap<u64, Row>,
+    children: BTreeMap<Option<u64>, Vec<u64>>,
     /// Spans that have begun.
-    open: BTreeMap<(NodeId, SpanKind), usize>,
+    open: BTreeMap<(u64, SpanKind), usize>,
     /// Whose each question for a slot is.
-    tickets: BTreeMap<u64, NodeId>,
+    tickets: BTreeMap<u64, u64>,
 }
 
 impl Drawing {
-    fn begins(&mut self, node: NodeId, what: SpanKind, step: usize) {
-        self.open.entry((node, what)).or_insert(step);
+    fn row(&mut self, step: usize, number: u64, above: Option<u64>, label: String) {
+        let depth = above.and_then(|above| self.rows.get(&above)).map_or(0, |row| row.depth + 1);
+        let row = Row { number, label, depth, ending: None, spans: Vec::new(), marks: Vec::new() };
+        self.rows.insert(number, row);
+        self.children.entry(above).or_default().push(number);
+        self.begins(number, SpanKind::Life, step);
     }
 
-    fn ends(&mut self, node: NodeId, what: SpanKind, step: usize) {
-        if let Some(from) = self.open.remove(&(node, what))
-            && let Some(row) = self.rows.get_mut(&node)
+    fn begins(&mut self, number: u64, what: SpanKind, step: usize) {
+        self.open.entry((number, what)).or_insert(step);
+    }
+
+    fn ends(&mut self, number: u64, what: SpanKind, step: usize) {
+        if let Some(from) = self.open.remove(&(number, what))
+            && let Some(row) = self.rows.get_mut(&number)
         {
             row.spans.push(Span { what, from, to: step });
         }
     }
 
-    fn mark(&mut self, node: NodeId, step: usize, what: MarkKind, words: impl Into<String>) {
-        if let Some(row) = self.rows.get_mut(&node) {
+    fn mark(&mut self, number: u64, step: usize, what: MarkKind, words: impl Into<String>) {
+        if let Some(row) = self.rows.get_mut(&number) {
             row.marks.push(Mark { step, what, words: words.into() });
+        }
+    }
+
+    /// What a world shows.
+    fn shows(&mut self, step: usize, sign: &Sign) {
+        match sign {
+            Sign::Begins { row, above, label } => self.row(step, *row, *above, label.clone()),
+            Sign::From { row, what } => self.begins(*row, *what, step),
+            Sign::To { row, what } => self.ends(*row, *what, step),
+            Sign::Mark { row, what, words } => {
+                let first = self.rows.keys().next().copied();
+                if let Some(row) = row.or(first) {
+                    self.mark(row, step, *what, words.clone());
+                }
+            }
+            Sign::Message { from, to, words } => {
+                self.timeline.arrows.push(Arrow { step, from: *from, to: *to, words: words.clone().into() });
+            }
+            Sign::Ends { row, words, is_bad } => {
+                let what = if *is_bad { MarkKind::Broken } else { MarkKind::Ended };
+                self.mark(*row, step, what, format!("ends: {words}"));
+                self.over(*row, step, words.clone());
+            }
         }
     }
 
@@ -183,39 +189,36 @@ impl Drawing {
         use Happening as H;
         match happening {
             H::Born { node, parent, kind, .. } => {
-                let depth = parent.and_then(|parent| self.rows.get(&parent)).map_or(0, |row| row.depth + 1);
-                let row = Row { node: *node, kind: *kind, depth, ending: None, spans: Vec::new(), marks: Vec::new() };
-                self.rows.insert(*node, row);
-                self.children.entry(*parent).or_default().push(*node);
-                self.begins(*node, SpanKind::Life, step);
+                let label = format!("{} {}", kind_words(*kind), node.0);
+                self.row(step, node.0, parent.map(|parent| parent.0), label);
             }
-            H::BodyAsked { node } => self.begins(*node, SpanKind::Body, step),
+            H::BodyAsked { node } => self.begins(node.0, SpanKind::Body, step),
             H::BodyOver { node } => {
-                self.ends(*node, SpanKind::Tool, step);
-                self.ends(*node, SpanKind::Body, step);
+                self.ends(node.0, SpanKind::Tool, step);
+                self.ends(node.0, SpanKind::Body, step);
             }
-            H::ToolBegan { node } => self.begins(*node, SpanKind::Tool, step),
+            H::ToolBegan { node } => self.begins(node.0, SpanKind::Tool, step),
             H::SlotFor { ticket, node } => {
-                self.tickets.insert(*ticket, *node);
-                self.begins(*node, SpanKind::Waiting, step);
+                self.tickets.insert(*ticket, node.0);
+                self.begins(node.0, SpanKind::Waiting, step);
             }
             H::Passed { node, stage: Stage::Admission } => {
-                self.ends(*node, SpanKind::Waiting, step);
-                self.begins(*node, SpanKind::Slot, step);
+                self.ends(node.0, SpanKind::Waiting, step);
+                self.begins(node.0, SpanKind::Slot, step);
             }
             H::SlotShed { ticket } | H::SlotGivenUp { ticket } => self.slot(*ticket, SpanKind::Waiting, step),
             H::SlotHome { ticket } => self.slot(*ticket, SpanKind::Slot, step),
-            H::CancelRead { node } => self.mark(*node, step, MarkKind::Cancel, "reads that it is to end"),
+            H::CancelRead { node } => self.mark(node.0, step, MarkKind::Cancel, "reads that it is to end"),
             H::Fault { kind, node } => {
                 let first = self.rows.keys().next().copied();
-                if let Some(node) = node.or(first) {
+                if let Some(node) = node.map(|node| node.0).or(first) {
                     self.mark(node, step, MarkKind::Fault, format!("fault: {}", kind.words()));
                 }
             }
             H::Ended { node, body, unsettled } => self.node_ends(step, *node, *body, *unsettled),
             H::Died { node } => {
-                self.mark(*node, step, MarkKind::Broken, "its actor dies without an ending");
-                self.over(*node, step, "its actor died".to_owned());
+                self.mark(node.0, step, MarkKind::Broken, "its actor dies without an ending");
+                self.over(node.0, step, "its actor died".to_owned());
             }
             _ => {}
         }
@@ -234,13 +237,16 @@ impl Drawing {
         }
         let is_broken = unsettled > 0 || matches!(body, End::Abandoned | End::Lost | End::Panicked);
         let what = if is_broken { MarkKind::Broken } else { MarkKind::Ended };
-        self.mark(node, step, what, format!("ends: {words}"));
-        self.over(node, step, words);
+        self.mark(node.0, step, what, format!("ends: {words}"));
+        self.over(node.0, step, words);
     }
 
-    fn over(&mut self, node: NodeId, step: usize, words: String) {
-        self.ends(node, SpanKind::Life, step);
-        if let Some(row) = self.rows.get_mut(&node) {
+    /// A row is over, with all in it that takes time.
+    fn over(&mut self, number: u64, step: usize, words: String) {
+        for what in SpanKind::ALL {
+            self.ends(number, what, step);
+        }
+        if let Some(row) = self.rows.get_mut(&number) {
             row.ending = Some(words);
         }
     }
@@ -249,16 +255,16 @@ impl Drawing {
         if let (Some(from), Some(to)) = (from.node(), to.node())
             && from != to
         {
-            self.timeline.arrows.push(Arrow { step, from, to, words });
+            self.timeline.arrows.push(Arrow { step, from: from.0, to: to.0, words: words.into() });
         }
     }
 
     fn finish(mut self, last: usize) -> Timeline {
-        for (node, what) in self.open.keys().copied().collect::<Vec<_>>() {
-            self.ends(node, what, last);
+        for (number, what) in self.open.keys().copied().collect::<Vec<_>>() {
+            self.ends(number, what, last);
         }
         // Depth first, without recursion: what is next last.
-        let mut next: Vec<NodeId> = self.children.remove(&None).unwrap_or_default();
+        let mut next: Vec<u64> = self.children.remove(&None).unwrap_or_default();
         next.reverse();
         while let Some(node) = next.pop() {
             next.extend(self.children.remove(&Some(node)).unwrap_or_default().into_iter().rev());
@@ -270,9 +276,12 @@ impl Drawing {
 
 #[cfg(test)]
 mod tests {
-    use super::{SpanKind, Timeline};
+    use std::collections::BTreeSet;
+
+    use super::Timeline;
     use crate::driver::tell;
     use crate::scenario::shipped;
+    use crate::sign::{MarkKind, SpanKind};
 
     fn drawn(name: &str, seed: u64) -> Timeline {
         let scenario = shipped::named(name).unwrap().unwrap();
@@ -298,6 +307,60 @@ mod tests {
         let timeline = drawn("tiny", 3);
         let spans = |what| timeline.rows.iter().flat_map(|row| &row.spans).filter(|span| span.what == what).count();
         assert!(spans(SpanKind::Waiting) > 0 && spans(SpanKind::Slot) > 0 && spans(SpanKind::Tool) > 0);
+    }
+
+    #[test]
+    fn a_world_has_rows_for_its_sessions_runs_calls_and_parties() {
+        let scenario = shipped::named("world-cancel-storm").unwrap().unwrap();
+        let mut met = BTreeSet::new();
+        for seed in 0..6 {
+            let story = tell(&scenario, scenario.choices(seed));
+            let timeline = Timeline::new(&story);
+            assert!(timeline.rows.len() as u64 > story.nodes, "{} rows, {} nodes", timeline.rows.len(), story.nodes);
+            for (at, row) in timeline.rows.iter().enumerate() {
+                assert!(row.depth <= timeline.rows[at.saturating_sub(1)].depth + 1, "{row:?}");
+                let is_node = row.depth > 0;
+                assert!(!is_node || row.ending.is_some(), "{row:?} has no ending");
+                met.extend(row.spans.iter().map(|span| span.what.as_str()));
+                met.extend(row.marks.iter().map(|mark| match mark.what {
+                    MarkKind::Cancel => "cancel",
+                    MarkKind::Fault => "fault",
+                    MarkKind::Ended => "ended",
+                    MarkKind::Broken => "broken",
+                }));
+            }
+            assert!(timeline.arrows.iter().any(|arrow| arrow.words == "is proposed"));
+        }
+        for wanted in ["life", "body", "turn", "waiting", "slot", "tool", "cancel", "fault", "ended", "broken"] {
+            assert!(met.contains(wanted), "{wanted}: {met:?}");
+        }
+    }
+
+    /// Every element that is opened is closed, in order: what a browser mends in silence is found here.
+    fn is_well_formed(page: &str) -> Result<(), String> {
+        let mut open = Vec::new();
+        for piece in page.split('<').skip(1) {
+            let (tag, _) = piece.split_once('>').ok_or(piece)?;
+            let name = tag.split([' ', '/']).next().unwrap_or_default();
+            match tag.strip_prefix('/') {
+                Some(closed) if open.pop() != Some(closed) => return Err(format!("</{closed}> closes nothing")),
+                Some(_) => {}
+                None if tag.ends_with('/') || ["!doctype", "meta", "input"].contains(&name) => {}
+                None => open.push(name),
+            }
+        }
+        if open.is_empty() { Ok(()) } else { Err(format!("{open:?} stay open")) }
+    }
+
+    #[test]
+    fn a_page_is_well_formed_whatever_is_drawn() {
+        for (name, seed) in [("wide", 7), ("world-everything", 3), ("world-crash-and-resume", 4), ("world-waiting", 2)]
+        {
+            let page = super::html::page(name, "a seed", "<about> & \"more\"", &drawn(name, seed));
+            assert_eq!(is_well_formed(&page), Ok(()), "{name}");
+            assert!(page.matches("<rect").count() > 10, "{name}");
+        }
+        assert!(is_well_formed("<p><b></p>").is_err() && is_well_formed("<p>").is_err());
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod lane;
 mod ledger;
 mod node;
 mod store;
+mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -35,6 +36,7 @@ use self::lane::Lane;
 use self::ledger::Ledger;
 use self::node::Node;
 use self::store::FactStore;
+use self::tasks::Tasks;
 
 /// Most deliveries of one run; one that needs more is reported as never ending.
 pub const STEPS_MAX: usize = 50_000;
@@ -62,6 +64,7 @@ pub struct World<'a> {
     desk: Desk,
     journal: toolwarden_actors::journal::JournalMachine,
     store: FactStore,
+    tasks: Tasks,
     faults_stopped: bool,
     coverage: BTreeSet<&'static str>,
     sometimes: BTreeMap<Meeting, u64>,
@@ -115,6 +118,7 @@ impl<'a> World<'a> {
             desk: Desk::default(),
             journal: toolwarden_actors::journal::JournalMachine::default(),
             store: FactStore::default(),
+            tasks: Tasks::default(),
             faults_stopped: false,
             coverage: BTreeSet::new(),
             sometimes: BTreeMap::new(),

@@ -203,6 +203,8 @@ pub enum Behaviour {
     Nest,
     /// Makes a call below it and keeps its slot while it waits: what is below may find none.
     HoldSlot,
+    /// Starts a task in the background of its session, and does not wait for it.
+    Later,
 }
 
 impl Behaviour {

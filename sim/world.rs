@@ -28,16 +28,17 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolwarden_tools::tool::Tool;
 
 use crate::fate::Fate;
+use crate::narrative::Narrator;
 use crate::play::{Act, Faults, Move, Play};
 use crate::seed::Choices;
 use crate::sight::Watcher;
 use crate::stage::{Cast, MakeTools, Performance, perform};
+use crate::story::Moment;
 use crate::twins::watched::Watched;
 use crate::watchers;
 use crate::watchers::heed::Heed;
@@ -300,8 +301,9 @@ impl Explored {
     }
 }
 
-fn print_story(story: &[(Duration, String)]) {
-    for (at, line) in story {
-        println!("{:>12.3} ms  {line}", at.as_secs_f64() * 1_000.0);
+fn print_story(story: &[Moment]) {
+    let mut narrator = Narrator::default();
+    for moment in story {
+        println!("{}", narrator.line(moment));
     }
 }

@@ -4,16 +4,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::driver::run;
+use toolwarden_tools::workflow::event::{Entry, Event};
+
 use crate::happening::TraceDigest;
+use crate::narrative::Narrator;
 use crate::planted;
 use crate::play::{Act, Faults, Move, Play};
 use crate::plays::shipped;
+use crate::resumption::{Met, compare};
+use crate::scenario::Plan;
+use crate::scenario::shipped::named;
 use crate::seed::Choices;
 use crate::shrink::shrink;
 use crate::sight::{Sight, Watcher};
 use crate::stage::{Cast, Performance, chores, perform};
+use crate::story::Moment;
+use crate::systematic::systematic;
 use crate::watchers;
 
 /// The shipped plays, each with its name.
@@ -48,12 +58,16 @@ fn wild() -> Play {
     }
 }
 
+/// A story as people read it.
+fn lines(story: &[Moment]) -> Vec<String> {
+    let mut narrator = Narrator::default();
+    story.iter().map(|moment| narrator.line(moment)).collect()
+}
+
 #[test]
 fn a_plain_world_comes_to_its_end() {
     let world = go(&small(), Choices::from_list(Vec::new()), true);
-    for (at, line) in &world.story {
-        println!("{at:?} {line}");
-    }
+    println!("{}", lines(&world.story).join("\n"));
     assert_eq!(world.violation, None);
     let told = world.aftermath.told[0].outcome.as_ref().unwrap();
     assert_eq!((told.status.as_str(), told.text.as_str()), ("completed", "all done"));
@@ -62,10 +76,10 @@ fn a_plain_world_comes_to_its_end() {
 
 /// Panics with the place where two stories of one seed part.
 fn differ(play: &Play, seed: u64) -> ! {
-    let story = || go(play, Choices::from_seed(seed), true).story;
+    let story = || lines(&go(play, Choices::from_seed(seed), true).story);
     let (one, other) = (story(), story());
     let at = one.iter().zip(&other).position(|(one, other)| one != other).unwrap_or(0);
-    let around = |story: &[(Duration, String)]| {
+    let around = |story: &[String]| {
         story.iter().skip(at.saturating_sub(3)).take(5).map(|line| format!("{line:?}\n")).collect::<String>()
     };
     panic!("seed {seed} parts at {at}:\n{}\n{}", around(&one), around(&other));
@@ -111,8 +125,7 @@ fn sweep(name: &str, play: &Play, seeds: std::ops::Range<u64>, broken: &mut Vec<
         let world = go(play, Choices::from_seed(seed), false);
         if let Some(violation) = world.violation {
             let told = go(play, Choices::from_seed(seed), true);
-            let lines: Vec<String> = told.story.iter().map(|(at, line)| format!("{at:?} {line}")).collect();
-            println!("{}", lines.join("\n"));
+            println!("{}", lines(&told.story).join("\n"));
             broken.push(format!("{} seed {seed}: {violation}", name));
             break;
         }
@@ -227,23 +240,209 @@ fn two_processes_come_to_the_same_worlds() {
     assert_eq!(one.join().unwrap(), other.to_string());
 }
 
-/// A crash at any step changes no answer, and no effect is done twice: the run that goes on is the run that would have
-/// been, but for calls that were under way.
+/// A crash at any step changes nothing but what it met: answers, results, files and effects are those of the run that was
+/// not interrupted.
 #[test]
 fn a_run_that_was_interrupted_comes_to_the_same_answer() {
-    let play = Play { keeps: true, ..small() };
-    let plain = go(&play, Choices::from_list(Vec::new()), false);
-    assert!(plain.steps > 20, "{}", plain.steps);
-    let told = |world: &Performance| {
-        let told: Vec<_> = world.aftermath.told.iter().map(|told| told.outcome.clone()).collect();
-        told.into_iter().map(|outcome| outcome.map(|outcome| (outcome.status, outcome.text))).collect::<Vec<_>>()
+    let two = Play {
+        sessions: vec![vec!["go".to_owned(), "again".to_owned()]],
+        turns: format!("{}\n{{\"when\": \"again\", \"text\": \"once more\"}}", small().turns),
+        ..small()
     };
-    for step in 1..=plain.steps {
-        let moves = vec![Move { step, act: Act::Crash, session: 0 }];
-        let world = go(&Play { moves, ..play.clone() }, Choices::from_list(Vec::new()), false);
-        assert_eq!((world.violation.clone(), world.aftermath.crashes), (None, 1), "step {step}");
-        assert_eq!(told(&world), told(&plain), "step {step}");
+    for play in [small(), two] {
+        let play = Play { keeps: true, ..play };
+        let plain = go(&play, Choices::from_list(Vec::new()), false);
+        assert!(plain.steps > 20, "{}", plain.steps);
+        let (mut interrupted, mut whole) = (0, 0);
+        for step in 1..=plain.steps {
+            let moves = vec![Move { step, act: Act::Crash, session: 0 }];
+            let world = go(&Play { moves, ..play.clone() }, Choices::from_list(Vec::new()), false);
+            assert_eq!((world.violation.clone(), world.aftermath.crashes), (None, 1), "step {step}");
+            match compare(&plain, &world) {
+                Ok(met) if met == Met::default() => whole += 1,
+                Ok(_) => interrupted += 1,
+                Err(difference) => panic!("step {step}: {difference}"),
+            }
+        }
+        // Both happen, so both were looked at.
+        assert!(interrupted > 0 && whole > 0, "{interrupted} interrupted, {whole} whole");
     }
+}
+
+/// What a comparison is worth: a file, an effect, a result or an answer that differs is found.
+#[test]
+fn a_difference_from_the_run_that_was_not_interrupted_is_found() {
+    let world = || go(&Play { keeps: true, ..small() }, Choices::from_list(Vec::new()), false);
+    let plain = world();
+    assert_eq!(compare(&plain, &plain), Ok(Met::default()));
+    let differs = |spoil: fn(&mut Performance)| {
+        let mut other = world();
+        spoil(&mut other);
+        compare(&plain, &other).unwrap_err()
+    };
+    assert!(differs(|world| drop(world.aftermath.files.remove("notes.txt"))).contains("1 files are missing"));
+    let changed = |world: &mut Performance| drop(world.aftermath.files.insert("notes.txt".to_owned(), Vec::new()));
+    assert!(differs(changed).contains("notes.txt holds"));
+    assert!(differs(|world| *world.effects.get_mut("a").unwrap() += 1).contains("2 times"));
+    assert!(differs(|world| world.effects.clear()).contains("1 effects are missing"));
+    assert!(differs(|world| world.aftermath.told.clear()).contains("told of 0 prompts"));
+    let another = |world: &mut Performance| world.aftermath.told[0].outcome.as_mut().unwrap().text.clear();
+    assert!(differs(another).contains("the answer is"));
+    assert!(differs(|world| world.aftermath.kept.clear()).contains("the sessions are"));
+}
+
+/// Runs of the small world that are gone through in order.
+const ORDERED_RUNS: usize = 250;
+
+#[test]
+fn a_tiny_world_keeps_its_promises_whatever_is_done_at_each_step() {
+    let mut tiny = named("world-tiny").unwrap().unwrap();
+    // Three of its seven ways; `scripts/search` takes all of them.
+    if let Plan::World(play) = &mut tiny.plan {
+        play.acts = vec![Act::CancelRun, Act::Close, Act::Kill];
+    }
+    let Plan::World(play) = &tiny.plan else { panic!("it is a world") };
+    let plain = go(play, Choices::from_list(Vec::new()), false);
+    let covered = systematic(ORDERED_RUNS, |choices| {
+        let story = run(&tiny, choices);
+        (story.violation, story.choices, story.bounds)
+    });
+    println!("{covered:?}");
+    assert!(covered.violation.is_none() && covered.departures() >= Some(1), "{covered:?}");
+    // Each of its acts at each entry of the journal is among the runs with one departure.
+    let entries = lines(&go(play, Choices::from_list(Vec::new()), true).story);
+    let entries = entries.iter().filter(|line| line.contains("  journal ")).count();
+    assert!(covered.levels[1].done >= entries * play.acts.len(), "{entries} entries, {} steps", plain.steps);
+}
+
+#[test]
+fn a_search_of_worlds_says_which_fault_met_what() {
+    let mut met = BTreeSet::new();
+    for (name, seeds) in
+        [("world-cancel-storm", 0..8), ("world-confirmation-races", 0..8), ("world-rude-commands", 0..8)]
+    {
+        let scenario = named(name).unwrap().unwrap();
+        for seed in seeds {
+            met.extend(run(&scenario, scenario.choices(seed)).sometimes.into_keys());
+        }
+    }
+    let states: BTreeSet<&str> = met.iter().map(|(_, state)| *state).collect();
+    for wanted in ["a model that was asked", "several tools at work", "a question to a person", "a command at work"] {
+        assert!(states.contains(wanted), "{wanted}: {states:?}");
+    }
+    assert!(met.iter().any(|(what, _)| *what == "a cancelled run"), "{met:?}");
+}
+
+/// Bad input: a world that cannot end is bounded, and says what it waits for.
+#[test]
+fn a_world_that_cannot_end_says_what_it_waits_for() {
+    let play = Play {
+        turns: r#"{"calls": [{"tool": "chore", "arguments": {"deaf": true, "ms": 900000000000}}]}"#.to_owned(),
+        run_ms: None,
+        ..Play::default()
+    };
+    let world = go(&play, Choices::from_list(Vec::new()), false);
+    let violation = world.violation.unwrap();
+    assert_eq!((violation.checker, violation.promise), ("world", "a world ends"));
+    let (bound, waits) = ("had not ended after 24 hours of virtual time", "of chore has started and not ended");
+    assert!(violation.text.contains(bound) && violation.text.contains(waits), "{}", violation.text);
+}
+
+/// Keeps what stands in the logs of a world.
+#[derive(Default)]
+struct Logs(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
+
+impl Watcher for Logs {
+    fn name(&self) -> &'static str {
+        "logs"
+    }
+
+    fn promise(&self) -> &'static str {
+        "none"
+    }
+
+    fn see(&mut self, _at: Duration, sight: &Sight<'_>) -> Result<(), String> {
+        let mut logs = self.0.lock().unwrap();
+        match sight {
+            Sight::Logged { path, bytes } => logs.entry((*path).to_owned()).or_default().extend_from_slice(bytes),
+            Sight::LogCut { path, bytes } => logs.entry((*path).to_owned()).or_default().truncate(*bytes as usize),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// What a world leaves in its logs, without the moments.
+fn logs_of(play: &Play) -> (Performance, Vec<(String, Vec<Event>)>) {
+    let logs = Arc::new(Mutex::new(BTreeMap::new()));
+    let mut watchers = watchers::all(play);
+    watchers.push(Box::new(Logs(Arc::clone(&logs))));
+    let cast = Cast { choices: Choices::from_list(Vec::new()), watchers, tools: chores(false), tells: false };
+    let world = perform(play, cast).unwrap();
+    let logs = std::mem::take(&mut *logs.lock().unwrap());
+    let events = |bytes: Vec<u8>| {
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec);
+        lines.map(|line| without_moments(serde_json::from_slice::<Entry>(&line).unwrap().event)).collect()
+    };
+    (world, logs.into_iter().map(|(path, bytes)| (path, events(bytes))).collect())
+}
+
+/// Without what another process gives another name to: moments, and the ids of child runs.
+fn without_moments(event: Event) -> Event {
+    match event {
+        Event::StepCompleted { step_id, output } if output.get("tool").is_some() => {
+            Event::StepCompleted { step_id, output: output["exit_code"].clone() }
+        }
+        Event::StepRetrying { step_id, attempt, error, .. } => {
+            Event::StepRetrying { step_id, attempt, error, retry_at_ms: 0 }
+        }
+        other => other,
+    }
+}
+
+/// The play of a workflow as it is written, with nothing that goes wrong by itself.
+fn calm(name: &str) -> Play {
+    let (_, play) = plays().into_iter().find(|(known, _)| known == name).unwrap();
+    Play { faults: Faults::default(), acts: Vec::new(), ..play }
+}
+
+/// Killed at any step and called again, a workflow ends with the log of one that nobody disturbed.
+#[test]
+fn a_workflow_that_is_cut_off_at_any_step_ends_with_the_same_log() {
+    let play = calm("world-workflow");
+    let (plain, whole) = logs_of(&play);
+    assert_eq!((plain.violation, whole.len()), (None, 2));
+    assert!(whole.iter().all(|(_, events)| matches!(events.last(), Some(Event::RunCompleted { .. }))), "{whole:?}");
+    for (act, each) in [(Act::Crash, 4), (Act::CancelCall, 9)] {
+        for step in (1..=plain.steps).step_by(each) {
+            let moves = vec![Move { step, act, session: 0 }];
+            let (world, logs) = logs_of(&Play { moves, ..play.clone() });
+            assert_eq!(world.violation, None, "{act:?} at step {step}");
+            // A step that was cancelled by itself has failed for good; a call that was cancelled is gone on with.
+            if act == Act::Crash {
+                assert_eq!(logs, whole, "{act:?} at step {step}");
+            }
+        }
+    }
+}
+
+/// A script can be cancelled at each step of its life, each of its calls among them.
+#[test]
+fn a_program_can_be_cancelled_at_every_step() {
+    let play = Play { sessions: vec![vec!["go".to_owned()]], ..calm("world-programs") };
+    let plain = go(&play, Choices::from_list(Vec::new()), false);
+    let told = plain.aftermath.told[0].outcome.as_ref().unwrap();
+    assert_eq!((plain.violation, told.text.as_str()), (None, "the program is done"));
+    let mut cancelled = 0;
+    for (act, each) in [(Act::CancelCall, 1), (Act::CancelRun, 3), (Act::DropRun, 5)] {
+        for step in (1..=plain.steps).step_by(each) {
+            let moves = vec![Move { step, act, session: 0 }];
+            let world = go(&Play { moves, ..play.clone() }, Choices::from_list(Vec::new()), false);
+            assert_eq!(world.violation, None, "{act:?} at step {step}");
+            cancelled += u64::from(world.acted.is_some());
+        }
+    }
+    assert!(cancelled > plain.steps / 2, "{cancelled} of {}", plain.steps);
 }
 
 /// Takes it for bad when anything is done after a crash: a promise that is easy to break.

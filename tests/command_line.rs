@@ -10,10 +10,14 @@
     reason = "the tests run the program and look at real files and processes"
 )]
 
+#[path = "command_line/agent.rs"]
+mod agent;
 #[path = "command_line/artifact.rs"]
 mod artifact;
 #[path = "command_line/containment.rs"]
 mod containment;
+#[path = "command_line/eval.rs"]
+mod eval;
 #[path = "command_line/keeping.rs"]
 mod keeping;
 #[path = "command_line/program.rs"]

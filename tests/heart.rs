@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use toolwarden::prelude::*;
+use toolwarden::settlement::projection_policy::ProjectionPolicy;
 
 #[tokio::test]
 async fn a_host_reads_writes_searches_and_runs() {
@@ -60,6 +61,33 @@ async fn a_denied_file_is_not_found_by_searching() {
     }
     let trusted = session.tool("search", json!({"mode": "grep", "query": "needle"})).await.unwrap();
     assert!(trusted.output.contains("secret.txt:1:needle"), "{}", trusted.output);
+    runtime.shut_down().await;
+}
+
+// Found in a review: a part was given for the whole, and nothing said so.
+#[tokio::test]
+async fn a_part_is_never_given_for_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = Runtime::builder().build().await.unwrap();
+    let session = runtime.session(folder.path()).open().await.unwrap();
+    let whole: String = (0..5000).map(|line| format!("{line} {}\n", "x".repeat(60))).collect();
+    for (name, content) in [("whole", whole.as_str()), ("long", "y".repeat(5000).as_str()), ("crlf", "a\r\nb")] {
+        std::fs::write(folder.path().join(name), content).unwrap();
+    }
+    std::fs::write(folder.path().join("image.png"), b"\x89PNG\r\n\x1a\n\0\0\0\0").unwrap();
+    assert_eq!(session.read_file("whole").await.unwrap(), whole);
+    assert_eq!(session.read_file("crlf").await.unwrap(), "a\nb\n");
+    let mut small = serde_json::to_value(ProjectionPolicy::conservative()).unwrap();
+    (small["max_output_bytes"], small["head_bytes"]) = (json!(4096), json!(4096));
+    let small = ProjectionPolicy::from_json(&small.to_string()).unwrap();
+    let shortening = runtime.session(folder.path()).projection(small).open().await.unwrap();
+    assert!(matches!(session.read_file("image.png").await, Err(SessionError::Failed(_))));
+    for (session, name, words) in [(&session, "long", "line 1"), (&shortening, "whole", "projection")] {
+        match session.read_file(name).await {
+            Err(error @ SessionError::Partial { .. }) => assert!(error.to_string().contains(words), "{error}"),
+            other => panic!("{name}: {:?}", other.map(|text| text.len())),
+        }
+    }
     runtime.shut_down().await;
 }
 

@@ -10,6 +10,10 @@
 mod artifact;
 #[path = "results/evidence.rs"]
 mod evidence;
+#[path = "results/replay.rs"]
+mod replay;
+#[path = "results/retained.rs"]
+mod retained;
 #[path = "results/room.rs"]
 mod room;
 #[path = "results/secret.rs"]

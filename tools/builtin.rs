@@ -11,6 +11,7 @@ pub mod batch;
 pub mod download;
 pub mod dynamic_workflow;
 pub mod edit;
+pub mod generate_object;
 pub mod git;
 pub mod ls;
 pub mod patch;

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::builtin::{
-    bash, batch, download, dynamic_workflow, edit, git, ls, patch, process, program, read, search, task, write,
+    bash, batch, download, dynamic_workflow, edit, generate_object, git, ls, patch, process, program, read, search,
+    task, write,
 };
 use crate::search::resident_index::ResidentIndexes;
 use crate::tool::Tool;
@@ -57,6 +58,7 @@ pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOption
     tools.push(Arc::new(batch::BatchTool::new()));
     tools.push(Arc::new(program::ProgramTool::new()));
     tools.push(Arc::new(dynamic_workflow::DynamicWorkflowTool::new()));
+    tools.push(Arc::new(generate_object::GenerateObjectTool::new()));
     tools.push(Arc::new(task::TaskTool::new(&options.agents)));
     tools
 }
@@ -93,6 +95,7 @@ mod tests {
             "download",
             "dynamic_workflow",
             "edit",
+            "generate_object",
             "ls",
             "patch",
             "process",
@@ -105,30 +108,48 @@ mod tests {
         assert_eq!(names(true, true, true, true), all);
         assert_eq!(
             names(true, false, false, true),
-            ["batch", "dynamic_workflow", "ls", "program", "read", "search", "task"]
+            ["batch", "dynamic_workflow", "generate_object", "ls", "program", "read", "search", "task"]
         );
         assert_eq!(
             names(false, true, false, false),
-            ["batch", "download", "dynamic_workflow", "program", "task", "write"]
+            ["batch", "download", "dynamic_workflow", "generate_object", "program", "task", "write"]
         );
         assert_eq!(
             names(true, true, false, false),
-            ["batch", "download", "dynamic_workflow", "edit", "ls", "patch", "program", "read", "task", "write"]
+            [
+                "batch",
+                "download",
+                "dynamic_workflow",
+                "edit",
+                "generate_object",
+                "ls",
+                "patch",
+                "program",
+                "read",
+                "task",
+                "write"
+            ]
         );
         let remote = registry_where(WorkspaceCapabilities::read_write(), false);
         let names_there: Vec<String> = remote.names().map(ToString::to_string).collect();
         assert_eq!(
             names_there,
-            ["batch", "dynamic_workflow", "edit", "ls", "patch", "program", "read", "task", "write"]
+            ["batch", "dynamic_workflow", "edit", "generate_object", "ls", "patch", "program", "read", "task", "write"]
         );
         assert_eq!(
             names(false, false, true, false),
-            ["bash", "batch", "dynamic_workflow", "process", "program", "task"]
+            ["bash", "batch", "dynamic_workflow", "generate_object", "process", "program", "task"]
         );
-        assert_eq!(names(false, false, false, false), ["batch", "dynamic_workflow", "program", "task"]);
+        assert_eq!(
+            names(false, false, false, false),
+            ["batch", "dynamic_workflow", "generate_object", "program", "task"]
+        );
         let git = WorkspaceCapabilities { git: true, ..WorkspaceCapabilities::read_only() };
         let names: Vec<String> = registry(git).names().map(ToString::to_string).collect();
-        assert_eq!(names, ["batch", "dynamic_workflow", "git", "ls", "program", "read", "search", "task"]);
+        assert_eq!(
+            names,
+            ["batch", "dynamic_workflow", "generate_object", "git", "ls", "program", "read", "search", "task"]
+        );
     }
 
     #[test]

@@ -1,20 +1,22 @@
 //! What a running tool holds: its grants, its cancel signal, and the ports that lead up.
 //!
 //! Least authority: a port is there only when the tool's [`crate::tool::Needs`] name it. The three ways up (call
-//! a tool, start child runs) are ports that the runtime implements; the runtime sets the origin, so a nested call
-//! passes the same route as any other.
+//! a tool, ask the model for an object, start child runs) are ports that the runtime implements; the runtime sets the
+//! origin, so a nested call passes the same route as any other.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use thiserror::Error;
 
 use crate::background::Background;
 use crate::cancellation::Cancellation;
 use crate::declaration::{Capabilities, ToolDefinition};
 use crate::effects::clock::Clock;
 use crate::effects::processes::Stream;
+use crate::generation::Generate;
 use crate::ids::{InvocationId, SessionId, TaskId, ToolName};
 use crate::outcome::ToolOutcome;
 use crate::web::Web;
@@ -44,6 +46,8 @@ pub struct ToolContext {
     pub web: Option<Web>,
     /// Calls other tools; only for tools that need it.
     pub invoke: Option<Arc<dyn Invoke>>,
+    /// Asks the session's model for objects; only for tools that need it.
+    pub generate: Option<Arc<dyn Generate>>,
     /// Starts child runs; only for tools that need it.
     pub delegate: Option<Arc<dyn Delegate>>,
     /// The session's background processes; only for tools that need them, where commands may be run.
@@ -127,6 +131,11 @@ pub trait Invoke: Send + Sync {
 
     /// The tools that may be named here, sorted by name.
     fn available(&self) -> Vec<ToolDefinition>;
+
+    /// Whether there is a tool of this name, also one that no model sees.
+    fn has(&self, tool: &str) -> bool {
+        self.available().iter().any(|there| there.name.as_str() == tool)
+    }
 }
 
 /// One child run to start.
@@ -140,6 +149,55 @@ pub struct ChildTask {
     pub prompt: String,
     /// The most model rounds it may take; the agent's own limit when none.
     pub max_steps: Option<u32>,
+    /// The form that its answer must have; any text when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+}
+
+/// A child run that goes on after the call that started it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartedTask {
+    /// Its id.
+    pub task: TaskId,
+    /// Its own session.
+    pub session: SessionId,
+    /// Whether its agent comes from a file of the workspace.
+    pub of_workspace: bool,
+}
+
+/// Why no child run was started.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DelegateError {
+    /// As many background tasks are open as may be.
+    #[error(
+        "{open_max} background tasks are open in this session already; wait for one of them, or leave background out"
+    )]
+    Full {
+        /// How many that is.
+        open_max: usize,
+    },
+    /// The session has started as many child runs as it may.
+    #[error(
+        "this session may start {total_max} child runs in all, and {left} of them are left; ask for fewer tasks, or do \
+         the work here"
+    )]
+    Spent {
+        /// How many that is, those of its child runs counted.
+        total_max: u64,
+        /// How many are left.
+        left: u64,
+    },
+    /// Only a session's own run has somebody to report to later.
+    #[error(
+        "a child run starts no background tasks, for nobody would hear of them once it has ended; leave background out"
+    )]
+    Nested,
+    /// The session ends.
+    #[error("the session is closing; no more child runs start in it")]
+    Closing,
+    /// What was to be kept of it cannot be kept.
+    #[error("the task was not started, because it cannot be kept: {0}")]
+    NotKept(String),
 }
 
 /// When a fan-out ends.
@@ -168,6 +226,10 @@ pub struct ChildResult {
     pub output: String,
     /// Files and addresses that its calls named, at most 64.
     pub source_anchors: Vec<String>,
+    /// The answer in the form that was asked for.
+    pub structured: Option<Value>,
+    /// The address of the whole answer, where it is longer than what is shown of it.
+    pub artifact: Option<String>,
 }
 
 /// How a whole fan-out of child runs ended.
@@ -186,6 +248,14 @@ pub trait Delegate: Send + Sync {
     /// The agents that may be named, with what each is for, sorted by name.
     fn agents(&self) -> Vec<(String, String)>;
 
-    /// Runs the tasks to their ends. Dropping the future cancels what runs.
-    fn delegate(&self, tasks: Vec<ChildTask>, policy: FanOutPolicy) -> BoxFuture<'_, ChildResults>;
+    /// Runs the tasks to their ends. Dropping the future cancels what runs. A failure says that none was started.
+    fn delegate(
+        &self,
+        tasks: Vec<ChildTask>,
+        policy: FanOutPolicy,
+    ) -> BoxFuture<'_, Result<ChildResults, DelegateError>>;
+
+    /// Starts a task that goes on after this call: it begins once the turn that asked for it stands, ends with the
+    /// session at the latest, and what it came to is told in a later turn.
+    fn background(&self, task: ChildTask) -> BoxFuture<'_, Result<StartedTask, DelegateError>>;
 }

@@ -6,6 +6,7 @@
 pub mod blobs;
 pub mod blocking;
 pub mod clock;
+pub mod dispatch;
 pub mod entropy;
 pub mod files;
 pub mod folder_watch;

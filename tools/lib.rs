@@ -15,6 +15,11 @@ pub mod screen_text;
 pub mod text;
 pub mod workspace_path;
 
+pub mod exact_number;
+pub mod json_text;
+
+pub mod json_tree;
+
 pub mod effects;
 pub mod outcome;
 
@@ -28,6 +33,7 @@ pub mod schema;
 pub mod workspace;
 
 pub mod background;
+pub mod generation;
 
 pub mod context;
 

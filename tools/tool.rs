@@ -97,6 +97,8 @@ pub struct Needs {
     pub web: bool,
     /// It calls other tools; its own slot is given back while it runs.
     pub invoke: bool,
+    /// It asks the model for objects; its own slot is given back while it runs.
+    pub generate: bool,
     /// It starts child runs; its own slot is given back while it runs.
     pub delegate: bool,
     /// It starts, reads or stops background processes of the session.
@@ -104,10 +106,10 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Whether the tool's work is other calls: such a tool holds no slot, or a full lane of parents would wait
-    /// for children that need the same lane.
+    /// Whether the tool's work is other calls or requests: such a tool holds no slot, or a full lane of parents would
+    /// wait for children that need the same lane.
     pub fn nests(self) -> bool {
-        self.invoke || self.delegate
+        self.invoke || self.generate || self.delegate
     }
 }
 

@@ -131,6 +131,34 @@ impl NewBlob for FailingBlob {
     }
 }
 
+/// Blobs in memory that cannot be opened for a while, as when a process has no descriptors left.
+#[derive(Debug, Clone)]
+struct Shut {
+    blobs: MemoryBlobs,
+    is_shut: Arc<AtomicBool>,
+}
+
+impl Blobs for Shut {
+    fn begin(&self) -> Result<Box<dyn NewBlob>, BlobError> {
+        self.blobs.begin()
+    }
+
+    fn open(&self, name: &Digest) -> Result<Box<dyn OpenBlob>, BlobError> {
+        match self.is_shut.load(Ordering::Relaxed) {
+            true => Err(BlobError::of_io("open", "here", std::io::ErrorKind::Other.into())),
+            false => self.blobs.open(name),
+        }
+    }
+
+    fn remove(&self, name: &Digest) -> Result<(), BlobError> {
+        self.blobs.remove(name)
+    }
+
+    fn list(&self) -> Result<Vec<BlobStat>, BlobError> {
+        self.blobs.list()
+    }
+}
+
 fn memory() -> MemoryBlobs {
     MemoryBlobs::new(Arc::new(SystemClock::new()), 1000)
 }
@@ -205,6 +233,22 @@ async fn what_a_session_alone_referred_to_goes_after_its_end() {
     keep("other", &"b".repeat(55)).await.unwrap();
     assert_eq!(blobs.list().unwrap().len(), 1);
     assert!(store.open(&name(&"a".repeat(50))).await.is_err());
+}
+
+// Found in a review: one look that failed took the references of all others away, and what they referred to could go.
+#[tokio::test]
+async fn what_cannot_be_looked_at_now_is_still_there() {
+    let shut = Shut { blobs: memory(), is_shut: Arc::default() };
+    let store = started(Arc::new(shut.clone())).await;
+    let text = "a".repeat(50);
+    store.keep(&"one".into(), &name(&text), text.as_str().into()).await.unwrap();
+    shut.is_shut.store(true, Ordering::Relaxed);
+    assert!(!store.refer(&"other".into(), &name(&text)).await.unwrap());
+    shut.is_shut.store(false, Ordering::Relaxed);
+    assert_eq!(store.status().await.unwrap(), ArtifactStatus { artifacts: 1, bytes: 50, referenced: 1 });
+    let more = "b".repeat(55);
+    assert_eq!(store.keep(&"other".into(), &name(&more), more.as_str().into()).await.unwrap_err().kind(), "full");
+    assert!(store.open(&name(&text)).await.is_ok());
 }
 
 #[tokio::test]

@@ -14,6 +14,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// When an alarm rings whose moment lies beyond what the clock can count to: in thirty years.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
 /// The alarms of one tree; clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Alarms {
@@ -49,8 +52,9 @@ pub(super) struct Alarm {
 impl Alarms {
     /// Calls `call` after this span, on the task of the alarms: it must be short.
     pub(super) fn set(&self, span: Duration, call: impl FnOnce() + Send + 'static) -> Alarm {
+        let now = Instant::now();
+        let at = now.checked_add(span).unwrap_or_else(|| now + FAR);
         let mut armed = self.shared.lock();
-        let at = Instant::now() + span;
         let key = (at, armed.next_number);
         armed.next_number += 1;
         armed.calls.insert(key, Box::new(call));
@@ -162,6 +166,16 @@ mod tests {
         idle(&alarms).await;
         let _again = set(&alarms, 1, "again", &rung);
         assert_eq!(rings.recv().await, Some("again"));
+    }
+
+    // Found in a review: a host may give a call all the time there is.
+    #[tokio::test(start_paused = true)]
+    async fn a_span_beyond_the_clock_breaks_nothing() {
+        let alarms = Alarms::default();
+        let (rung, mut rings) = mpsc::channel(8);
+        let _never = alarms.set(Duration::MAX, || panic!("it rings"));
+        let _early = set(&alarms, 2, "early", &rung);
+        assert_eq!(rings.recv().await, Some("early"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -134,6 +134,9 @@ pub(super) async fn conclude(
         Err(end) => return Ok(killed(end)),
     };
     let elapsed_ms = u64::try_from(assembly.attendant.elapsed().as_millis()).unwrap_or(u64::MAX);
+    for task in assembly.session.pending_subagent_tasks() {
+        with.screen.say(&format!("the task {} ({}) in the background ends here", task.task_id, task.description));
+    }
     if let Err(end) = assembly.close().await {
         return Ok(killed(end));
     }

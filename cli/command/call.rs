@@ -34,7 +34,7 @@ pub(crate) struct CallToolArgs {
     judged: JudgedArgs,
 }
 
-/// Whether a call is judged like a model's.
+/// Whether a call is judged like a model's, and which model it may ask.
 #[derive(Debug, Args)]
 pub(crate) struct JudgedArgs {
     /// Send the call through permission and confirmation too, as a model's call goes
@@ -44,6 +44,10 @@ pub(crate) struct JudgedArgs {
     /// What may run without a question (TOML, or JSON when it is named so); without it every call is asked about
     #[arg(long, value_name = "FILE", requires = "governed")]
     policy: Option<PathBuf>,
+
+    /// Who answers tools that ask a model, such as generate_object [default: builtin:research]
+    #[arg(long, value_name = "SPEC")]
+    model: Option<String>,
 }
 
 /// Calls the tool and prints its output.
@@ -76,6 +80,7 @@ pub(crate) async fn make_call(
         tool_timeout: call.timeout,
         containment: call.containment,
         may_ask: judged.governed,
+        model: judged.model.as_deref().map(|spec| with.model(spec)).transpose()?,
         sandbox,
         bucket: call.workspace.bucket.clone(),
         allow_origin: call.allow_origin.clone(),

@@ -52,6 +52,8 @@ pub(crate) async fn verify(args: VerifyArgs, with: &Surroundings) -> Result<End,
         tool_timeout: args.call.timeout,
         containment: args.call.containment,
         sandbox,
+        bucket: args.call.workspace.bucket.clone(),
+        allow_origin: args.call.allow_origin.clone(),
         ..Plan::new(&args.call.workspace.workspace)
     };
     let mut assembly = Assembly::open(plan, with).await?;

@@ -71,7 +71,7 @@ impl Board {
                 self.put(
                     Key::Run(session_id.clone()),
                     Some(parent),
-                    format!("{agent}: {}", one_line(description)),
+                    format!("{}: {}", one_line(agent), one_line(description)),
                     now,
                 );
             }
@@ -80,7 +80,7 @@ impl Board {
             EventKind::ToolProposed { id, name, parent, .. } => {
                 self.calls += 1;
                 let parent = parent.clone().map_or_else(|| Key::Run(session.clone()), Key::Call);
-                self.put(Key::Call(id.clone()), Some(parent), name.to_string(), now);
+                self.put(Key::Call(id.clone()), Some(parent), one_line(name.as_str()), now);
             }
             EventKind::ConfirmationRequired { tool_id, .. } => self.set(&Key::Call(tool_id.clone()), Doing::AskingYou),
             EventKind::ConfirmationReceived { tool_id, .. } | EventKind::ConfirmationTimeout { tool_id, .. } => {
@@ -88,7 +88,7 @@ impl Board {
             }
             EventKind::ToolExecutionStart { id, name, args } => {
                 if let Some(item) = self.find(&Key::Call(id.clone())) {
-                    item.what = format!("{name} {}", summary(args)).trim_end().to_owned();
+                    item.what = format!("{} {}", one_line(name.as_str()), summary(args)).trim_end().to_owned();
                     item.doing = Doing::Working;
                     item.since = now;
                 }
@@ -275,6 +275,7 @@ mod tests {
                     parent_invocation: "t".into(),
                     agent: "explore".into(),
                     description: "lanes\nand more".into(),
+                    background: false,
                 },
             ),
             ("c", EventKind::AgentStart { prompt: "p".into(), model: "builtin:research".into() }),
@@ -334,6 +335,38 @@ mod tests {
         }
         let long = one_line(&"word ".repeat(1000));
         assert!(long.ends_with('…') && long.chars().count() <= 73, "{long}");
+    }
+
+    // Found in a review: a model may propose a tool, and a task an agent, of any name.
+    #[test]
+    fn a_name_is_no_command_to_the_terminal() {
+        let mut events = vec![("s", proposed("a", "x\u{1b}[2J\u{1b}]0;t\u{7}\ny", None))];
+        events.extend(family().into_iter().filter_map(|(session, kind)| match kind {
+            EventKind::SubagentStart {
+                task_id,
+                session_id,
+                parent_session_id,
+                parent_invocation,
+                description,
+                background,
+                ..
+            } => {
+                let agent = "e\u{1b}[31m".into();
+                let started = EventKind::SubagentStart {
+                    task_id,
+                    session_id,
+                    parent_session_id,
+                    parent_invocation,
+                    agent,
+                    description,
+                    background,
+                };
+                Some((session, started))
+            }
+            _ => None,
+        }));
+        let lines = board(events).lines(Duration::from_secs(9), 9);
+        assert_eq!(lines, ["x y (waiting, 9.0 s)", "e: lanes and more (waiting, 8.0 s)"]);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use thiserror::Error;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId};
 
-use crate::facts::{Fact, RunBounds, Settings};
+use crate::facts::{BackgroundStart, Fact, RunBounds, Settings};
+use crate::models::picture::Picture;
 use crate::models::transcript::{CUT_OFF, INTERRUPTED};
 use crate::models::{CallArguments, Message, ModelCall, ModelTurn, StopReason, TokenUsage, ToolResult};
 use crate::run_status::RunStatus;
@@ -18,6 +19,9 @@ pub const SOURCE_ANCHORS_MAX: usize = 64;
 
 /// Most child runs whose ends a session remembers.
 pub const CHILDREN_MAX: usize = 1024;
+
+/// Most reports of background tasks that wait for the next run; beyond it the oldest is dropped.
+pub const WAITING_REPORTS_MAX: usize = 256;
 
 /// Most verification reports that a session remembers.
 pub const REPORTS_MAX: usize = 256;
@@ -45,6 +49,8 @@ pub struct State {
     pub artifacts: indexmap::IndexSet<String>,
     /// What was verified, the oldest first, the last [`REPORTS_MAX`].
     pub verification_reports: Vec<VerificationReport>,
+    /// What background tasks came to while no run was under way: the next run begins with it.
+    pub task_reports: Vec<String>,
     /// How many facts this is the fold of.
     pub position: u64,
 }
@@ -130,6 +136,19 @@ pub struct ChildRecord {
     pub agent: String,
     /// How it stands.
     pub end: ChildEnd,
+    /// What it was started with, when it goes on after the call that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub background: Option<Box<BackgroundStart>>,
+    /// Whether the turn that asked for it stands.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub promoted: bool,
+}
+
+impl ChildRecord {
+    /// Whether it is a background task that goes on when its session is opened again.
+    fn goes_on(&self) -> bool {
+        self.end == ChildEnd::Open && self.promoted && self.background.as_ref().is_some_and(|start| start.whole)
+    }
 }
 
 /// How a child run stands.
@@ -244,15 +263,20 @@ impl State {
         self.run.as_ref().map_or(self.usage, |run| self.usage.plus(run.usage))
     }
 
-    /// How many child runs are under way.
+    /// How many child runs are under way that end with their process.
     pub fn open_children(&self) -> usize {
-        self.children.values().filter(|child| child.end == ChildEnd::Open).count()
+        self.children.values().filter(|child| child.end == ChildEnd::Open && !child.goes_on()).count()
+    }
+
+    /// The background tasks that go on when the session is opened again, in the order they began.
+    pub fn tasks_to_go_on(&self) -> impl Iterator<Item = (&TaskId, &ChildRecord)> {
+        self.children.iter().filter(|(_, child)| child.goes_on())
     }
 
     fn take(&mut self, fact: Fact) -> Result<(), String> {
         match fact {
             Fact::Opened(settings) => self.settings = Some(settings),
-            Fact::UserMessage { run, text, bounds } => self.begin(run, text, bounds)?,
+            Fact::UserMessage { run, text, pictures, bounds } => self.begin(run, text, pictures, bounds)?,
             Fact::ModelTurn { turn, withheld } => {
                 let run = open_run(&mut self.run, "a model's turn")?;
                 run.take_turn(*turn, &withheld, &mut self.messages)?;
@@ -280,16 +304,28 @@ impl State {
                 run.collect(source_anchors);
                 self.artifacts.extend(artifacts);
                 self.calls += 1;
-                run.close_turn(&mut self.messages);
+                if run.close_turn(&mut self.messages) {
+                    let run = run.id.clone();
+                    self.promote(&run);
+                }
             }
             Fact::Steer { text } => {
                 open_run(&mut self.run, "a word put in")?.steers.push(text);
             }
-            Fact::ChildStarted { task, session, agent } => self.remember_child(task, session, agent),
-            Fact::ChildEnded { task, success } => {
+            Fact::ChildStarted { task, session, agent, background } => {
+                let promoted = background.as_ref().is_some_and(|start| start.run.is_none());
+                let child = ChildRecord { session, agent, end: ChildEnd::Open, background, promoted };
+                self.remember_child(task, child);
+            }
+            Fact::ChildEnded { task, success, report } => {
                 let end = if success { ChildEnd::Succeeded } else { ChildEnd::Failed };
                 if let Some(child) = self.children.get_mut(&task) {
                     child.end = end;
+                    // What it was asked is needed no longer.
+                    child.background = None;
+                }
+                if let Some(report) = report {
+                    self.take_report(report);
                 }
             }
             Fact::Compacted { messages, summary, usage } => self.compact(messages, summary, usage)?,
@@ -305,10 +341,12 @@ impl State {
         Ok(())
     }
 
-    fn begin(&mut self, id: RunId, text: String, bounds: RunBounds) -> Result<(), String> {
+    fn begin(&mut self, id: RunId, text: String, pictures: Vec<Picture>, bounds: RunBounds) -> Result<(), String> {
         if let Some(run) = &self.run {
             return Err(format!("run {id} begins while run {} is under way", run.id));
         }
+        self.messages.extend(self.task_reports.drain(..).map(|text| Message::User { text }));
+        self.messages.extend(pictures.into_iter().map(Picture::into_message));
         self.messages.push(Message::User { text: text.clone() });
         self.run = Some(Box::new(Run {
             id,
@@ -341,16 +379,41 @@ impl State {
         Ok(())
     }
 
-    fn remember_child(&mut self, task: TaskId, session: SessionId, agent: String) {
+    fn remember_child(&mut self, task: TaskId, child: ChildRecord) {
         if self.children.len() >= CHILDREN_MAX {
-            self.children.shift_remove_index(0);
+            // One that is under way is forgotten last.
+            let ended = self.children.values().position(|child| child.end != ChildEnd::Open);
+            self.children.shift_remove_index(ended.unwrap_or(0));
         }
-        self.children.insert(task, ChildRecord { session, agent, end: ChildEnd::Open });
+        self.children.insert(task, child);
+    }
+
+    /// The turn that asked for them stands: its background tasks are the session's from here on.
+    fn promote(&mut self, run: &RunId) {
+        let of_run =
+            |child: &ChildRecord| child.background.as_ref().is_some_and(|start| start.run.as_ref() == Some(run));
+        for child in self.children.values_mut().filter(|child| child.end == ChildEnd::Open && of_run(child)) {
+            child.promoted = true;
+        }
+    }
+
+    /// What a background task came to goes to the model with the next turn; the next run's when none is under way.
+    fn take_report(&mut self, report: String) {
+        match &mut self.run {
+            Some(run) if run.verdict.is_none() => run.steers.push(report),
+            _ => {
+                if self.task_reports.len() >= WAITING_REPORTS_MAX {
+                    self.task_reports.remove(0);
+                }
+                self.task_reports.push(report);
+            }
+        }
     }
 
     fn interrupt(&mut self, calls: &[String]) -> Result<(), String> {
-        for child in self.children.values_mut().filter(|child| child.end == ChildEnd::Open) {
+        for child in self.children.values_mut().filter(|child| child.end == ChildEnd::Open && !child.goes_on()) {
             child.end = ChildEnd::Interrupted;
+            child.background = None;
         }
         if calls.is_empty() {
             return Ok(());
@@ -438,7 +501,10 @@ impl Run {
                 }
                 messages.push(turn.into_message());
                 match self.open {
-                    Some(_) => self.close_turn(messages),
+                    Some(_) => {
+                        // Calls that were all held back start nothing.
+                        self.close_turn(messages);
+                    }
                     None => self.hand_over_steers(messages),
                 }
             }
@@ -519,10 +585,10 @@ impl Run {
         Ok(())
     }
 
-    /// Hands the results over once all calls have theirs.
-    fn close_turn(&mut self, messages: &mut Vec<Message>) {
+    /// Hands the results over once all calls have theirs; returns whether that is so now.
+    fn close_turn(&mut self, messages: &mut Vec<Message>) -> bool {
         let is_whole = |open: &mut OpenTurn| open.waiting().next().is_none();
-        let Some(open) = self.open.take_if(is_whole) else { return };
+        let Some(open) = self.open.take_if(is_whole) else { return false };
         let results = open.calls.into_iter().filter_map(|call| match call.stage {
             CallStage::Ended(result) => Some(result),
             _ => None,
@@ -536,6 +602,7 @@ impl Run {
             let status = if open.cut { RunStatus::Cut } else { RunStatus::MalformedCalls };
             self.verdict = Some((status, open.text));
         }
+        true
     }
 
     /// Words that were put in come after the turn that could not know of them.

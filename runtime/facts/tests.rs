@@ -3,10 +3,11 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use toolwarden_tools::cancellation::CancelReason;
+use toolwarden_tools::context::ChildTask;
 use toolwarden_tools::digest::Digest;
 
-use crate::facts::state::{CallStage, ChildEnd, State, Step};
-use crate::facts::{Fact, RunBounds};
+use crate::facts::state::{CallStage, ChildEnd, State, Step, WAITING_REPORTS_MAX};
+use crate::facts::{BackgroundStart, Fact, RunBounds};
 use crate::models::transcript::{CUT_OFF, INTERRUPTED, check_pairing};
 use crate::models::{CallArguments, Message, ModelCall, ModelTurn, StopReason, TokenUsage, ToolResult};
 use crate::run_status::RunStatus;
@@ -14,7 +15,7 @@ use crate::run_status::RunStatus;
 const BOUNDS: RunBounds = RunBounds { rounds_max: 4, malformed_rounds_max: 1, same_call_max: 2 };
 
 fn asked(run: &str) -> Fact {
-    Fact::UserMessage { run: run.into(), text: format!("question of {run}"), bounds: BOUNDS }
+    Fact::UserMessage { run: run.into(), text: format!("question of {run}"), pictures: Vec::new(), bounds: BOUNDS }
 }
 
 fn turn(turn: ModelTurn) -> Fact {
@@ -143,7 +144,7 @@ fn only_what_cannot_have_happened_or_is_idempotent_runs_again() {
         bound("idempotent", true),
         started("idempotent"),
         bound("bound", false),
-        Fact::ChildStarted { task: "t".into(), session: "s".into(), agent: "explore".into() },
+        Fact::ChildStarted { task: "t".into(), session: "s".into(), agent: "explore".into(), background: None },
     ];
     let mut state = State::fold(facts).unwrap();
     let interruption = state.interruption().unwrap();
@@ -402,4 +403,73 @@ proptest! {
         }
         prop_assert_eq!(state, State::fold(facts.clone()).unwrap());
     }
+}
+
+fn in_background(task: &str, run: Option<&str>, whole: bool) -> Fact {
+    let asked = ChildTask {
+        agent: "explore".into(),
+        description: "d".into(),
+        prompt: "p".into(),
+        max_steps: None,
+        output_schema: None,
+    };
+    let start = BackgroundStart { invocation: "invocation-a".into(), run: run.map(Into::into), task: asked, whole };
+    let session = format!("task-run-{task}").as_str().into();
+    Fact::ChildStarted { task: task.into(), session, agent: "explore".into(), background: Some(Box::new(start)) }
+}
+
+fn goes_on(state: &State) -> Vec<&str> {
+    state.tasks_to_go_on().map(|(task, _)| task.as_str()).collect()
+}
+
+#[test]
+fn a_background_task_goes_on_once_its_turn_stands_and_not_before() {
+    let started = [asked("r"), calling(&["a", "b"]), in_background("t", Some("r"), true), ended("a")];
+    let mut state = State::fold(started.clone()).unwrap();
+    assert_eq!((goes_on(&state), state.open_children()), (vec![], 1));
+    // The process ends here: the task never began.
+    let mut cut = state.clone();
+    cut.apply(cut.interruption().unwrap()).unwrap();
+    assert_eq!(cut.children.values().map(|child| child.end).collect::<Vec<_>>(), [ChildEnd::Interrupted]);
+    cut.apply(ended("b")).unwrap();
+    assert_eq!(goes_on(&cut), [""; 0]);
+    // The turn is whole: it goes on, whatever becomes of the run.
+    state.apply(ended("b")).unwrap();
+    assert_eq!((goes_on(&state), state.open_children(), state.interruption()), (vec!["t"], 0, None));
+    state.apply(completed()).unwrap();
+    assert_eq!(goes_on(&state), ["t"]);
+    // What it came to stands before the next question, once.
+    let report = || Some("it is there".to_owned());
+    state.apply(Fact::ChildEnded { task: "t".into(), success: true, report: report() }).unwrap();
+    state.apply(asked("r2")).unwrap();
+    let words: Vec<&Message> = state.messages.iter().rev().take(2).collect();
+    assert!(matches!(words[0], Message::User { text } if text == "question of r2"), "{words:?}");
+    assert!(matches!(words[1], Message::User { text } if text == "it is there"), "{words:?}");
+    assert_eq!((state.task_reports.len(), goes_on(&state)), (0, vec![]));
+    // While a run is under way it comes with the next turn.
+    state.apply(calling(&["c"])).unwrap();
+    state.apply(Fact::ChildEnded { task: "t".into(), success: true, report: report() }).unwrap();
+    state.apply(ended("c")).unwrap();
+    assert!(matches!(state.messages.last(), Some(Message::User { text }) if text == "it is there"));
+}
+
+#[test]
+fn a_hosts_task_goes_on_at_once_and_one_that_is_not_whole_does_not() {
+    let mut state = State::fold([in_background("host", None, true), in_background("secret", None, false)]).unwrap();
+    assert_eq!((goes_on(&state), state.open_children()), (vec!["host"], 1));
+    state.apply(state.interruption().unwrap()).unwrap();
+    assert_eq!(goes_on(&state), ["host"]);
+    assert_eq!(state.children["secret"].end, ChildEnd::Interrupted);
+    let forked = crate::snapshot::forked(state, &"s".into()).unwrap();
+    assert_eq!((goes_on(&forked), forked.task_reports.len()), (vec![], 1));
+}
+
+#[test]
+fn reports_that_nobody_reads_are_bounded() {
+    let mut state = State::default();
+    for number in 0..=WAITING_REPORTS_MAX {
+        let report = Some(number.to_string());
+        state.apply(Fact::ChildEnded { task: "t".into(), success: true, report }).unwrap();
+    }
+    assert_eq!((state.task_reports.len(), state.task_reports[0].as_str()), (WAITING_REPORTS_MAX, "1"));
 }

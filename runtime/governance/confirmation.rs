@@ -4,6 +4,7 @@
 //! content is another one after the answer, the person is asked again. Nothing approves by a timer, and waiting
 //! counts no tool time.
 
+use std::io::Read as _;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use toolwarden_actors::open_questions::{Answer, Patience, Question};
 use toolwarden_tools::cancellation::Cancellation;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::blocking::off_thread;
-use toolwarden_tools::effects::files::{FileError, Files};
+use toolwarden_tools::effects::files::{FileError, FileStamp, Files};
 use toolwarden_tools::registry::Registered;
 use toolwarden_tools::tool::Subject;
 use toolwarden_tools::workspace_path::WorkspacePath;
@@ -207,9 +208,8 @@ impl Asker<'_> {
 /// What a file is now, as far as a person was shown it.
 fn content_mark(files: &dyn Files, root: &str, text: &str) -> Value {
     let Ok(path) = WorkspacePath::parse(text, root) else { return json!({ "path": text }) };
-    let mark = match read_bounded(files, &path) {
-        Ok(Some(bytes)) => Digest::of(&bytes).to_string(),
-        Ok(None) => "large".to_owned(),
+    let mark = match mark_of(files, &path) {
+        Ok(mark) => mark,
         Err(FileError::NotFound { .. }) => "absent".to_owned(),
         Err(error) => error.to_string(),
     };
@@ -218,16 +218,16 @@ fn content_mark(files: &dyn Files, root: &str, text: &str) -> Value {
     json!({ "path": text, "target": target, "content": mark })
 }
 
-fn read_bounded(files: &dyn Files, path: &WorkspacePath) -> Result<Option<Vec<u8>>, FileError> {
+/// The digest of a file, or its stamp when it is large.
+fn mark_of(files: &dyn Files, path: &WorkspacePath) -> Result<String, FileError> {
     let mut file = files.open(path)?;
-    if file.stat().size_bytes > BOUND_BYTES_MAX {
-        return Ok(None);
+    let FileStamp { identity, size_bytes, modified_unix_ns } = file.stat().stamp();
+    if size_bytes > BOUND_BYTES_MAX {
+        return Ok(format!("{size_bytes} bytes of {identity:?}, changed at {modified_unix_ns}"));
     }
     let mut bytes = Vec::new();
-    std::io::Read::read_to_end(&mut file, &mut bytes).map_err(|source| FileError::Io {
-        op: "read",
-        path: path.to_string(),
-        source,
-    })?;
-    Ok(Some(bytes))
+    // It may grow while it is read; then what was read is as good as any moment of it.
+    let read = std::io::Read::take(&mut file, BOUND_BYTES_MAX).read_to_end(&mut bytes);
+    read.map_err(|source| FileError::Io { op: "read", path: path.to_string(), source })?;
+    Ok(Digest::of(&bytes).to_string())
 }

@@ -80,8 +80,8 @@ pub(crate) async fn annotate(scope: &Scope, passage: &Passage, outcome: &mut Too
     if scope.hooks.is_empty() {
         return;
     }
+    let mut annotations = Map::new();
     let asked = async {
-        let mut annotations = Map::new();
         for hook in &scope.hooks {
             let after = async { hook.after(hooked(scope, passage), outcome).await };
             let mut facts = AssertUnwindSafe(after).catch_unwind().await;
@@ -96,14 +96,13 @@ pub(crate) async fn annotate(scope: &Scope, passage: &Passage, outcome: &mut Too
                 Err(_) => tracing::warn!(hook = hook.name(), "a hook broke after a call"),
             }
         }
-        annotations
     };
-    match tokio::time::timeout(scope.limits.post_hook, asked).await {
-        Ok(annotations) if !annotations.is_empty() => {
-            outcome.metadata.insert(ANNOTATIONS_KEY.to_owned(), Value::Object(annotations));
-        }
-        Ok(_) => {}
-        Err(_) => tracing::warn!(tool = %passage.tool, "hooks after a call took too long and were left"),
+    if tokio::time::timeout(scope.limits.post_hook, asked).await.is_err() {
+        tracing::warn!(tool = %passage.tool, "hooks after a call took too long and were left");
+    }
+    // What was said in time counts.
+    if !annotations.is_empty() {
+        outcome.metadata.insert(ANNOTATIONS_KEY.to_owned(), Value::Object(annotations));
     }
 }
 

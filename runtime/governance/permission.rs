@@ -22,11 +22,7 @@ impl Permitted {
     /// Judges by all policies. A tool may want a confirmation of what a rule allows, never the other way round.
     pub(crate) fn judge(narrowed: Narrowed, scope: &Scope) -> Passed<Self> {
         let (passage, entry, subject) = narrowed.into_parts();
-        let mut verdict = verdict(scope, &entry, &subject);
-        if let Some(skill) = &scope.skill {
-            verdict = skill.narrow(&subject.judged(&entry), verdict);
-        }
-        let question = match verdict {
+        let question = match verdict(scope, &entry, &subject) {
             Verdict::Deny { rule, why } => {
                 let tool = passage.tool.clone();
                 return passage.stop(Refusal::Policy { tool, rule, why });
@@ -44,7 +40,12 @@ impl Permitted {
 
 fn verdict(scope: &Scope, entry: &Registered, subject: &CallSubject) -> Verdict {
     let policies = all_of(scope.policies.iter().map(|policy| &**policy));
-    policies.judge_with(&scope.grants.grants(), &subject.judged(entry))
+    let judged = subject.judged(entry);
+    let verdict = policies.judge_with(&scope.grants.grants(), &judged);
+    match &scope.skill {
+        Some(skill) => skill.narrow(&judged, verdict),
+        None => verdict,
+    }
 }
 
 /// Whether the call may run without a question by now.

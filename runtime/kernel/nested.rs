@@ -9,7 +9,9 @@ use futures_util::future::BoxFuture;
 use toolwarden_actors::fan_out::{FanOutPlan, MemberEnd};
 use toolwarden_actors::members::{Member, MemberStart, run_members};
 use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec};
-use toolwarden_tools::context::{ChildResults, ChildTask, Delegate, FanOutPolicy, Invoke, ToolCall};
+use toolwarden_tools::context::{
+    ChildResults, ChildTask, Delegate, DelegateError, FanOutPolicy, Invoke, StartedTask, ToolCall,
+};
 use toolwarden_tools::declaration::{Capabilities, ToolDefinition};
 use toolwarden_tools::ids::{InvocationId, ToolName};
 use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome};
@@ -91,6 +93,10 @@ impl Invoke for NestedCalls {
     fn available(&self) -> Vec<ToolDefinition> {
         self.scope.offered()
     }
+
+    fn has(&self, tool: &str) -> bool {
+        self.scope.registry.get(tool).is_some()
+    }
 }
 
 fn member(kernel: &Arc<Kernel>, scope: &Arc<Scope>, proposal: Proposal) -> MemberStart<ToolOutcome> {
@@ -143,7 +149,15 @@ impl Delegate for NestedRuns {
         self.children.agents()
     }
 
-    fn delegate(&self, tasks: Vec<ChildTask>, policy: FanOutPolicy) -> BoxFuture<'_, ChildResults> {
+    fn delegate(
+        &self,
+        tasks: Vec<ChildTask>,
+        policy: FanOutPolicy,
+    ) -> BoxFuture<'_, Result<ChildResults, DelegateError>> {
         self.children.delegate(&self.scope, &self.node, &self.invocation, tasks, policy)
+    }
+
+    fn background(&self, task: ChildTask) -> BoxFuture<'_, Result<StartedTask, DelegateError>> {
+        self.children.background(&self.scope, &self.invocation, task)
     }
 }

@@ -76,6 +76,11 @@ impl CallAssembly {
         place
     }
 
+    /// The id and the tool's name of the call at a place, as far as they are known.
+    pub fn name_at(&self, place: usize) -> (&str, &str) {
+        self.calls.get(place).map_or(("", ""), |call| (call.id.as_str(), call.name.as_str()))
+    }
+
     /// Puts the whole text of a call's arguments in the place of what was put together.
     pub fn replace_arguments(&mut self, place: usize, arguments: &str) {
         if let Some(call) = self.calls.get_mut(place) {

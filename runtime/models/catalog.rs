@@ -170,6 +170,7 @@ impl ModelCatalog {
             reasoning_effort: set.reasoning_effort.clone(),
             thinking_tokens_max: set.thinking_tokens_max,
         };
+        let protocol = spec.provider.protocol();
         let settings = RemoteSettings {
             name: spec.text(),
             base_url,
@@ -178,9 +179,11 @@ impl ModelCatalog {
             context_tokens: set.context_tokens,
             timeouts: set.timeouts(),
             price: set.price,
+            concurrency_max: set.concurrency_max,
+            object_support: set.object_support.map(|chosen| chosen.of(&*protocol)),
         };
         let (http, clock) = (Arc::clone(&effects.http), Arc::clone(&effects.clock));
-        Ok(RemoteModel::new(settings, spec.provider.protocol(), http, clock)?)
+        Ok(RemoteModel::new(settings, protocol, http, clock)?)
     }
 
     /// Where a model is, and the key that may go there.

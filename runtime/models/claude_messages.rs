@@ -8,6 +8,7 @@ mod decoder;
 
 use serde_json::{Value, json};
 
+use super::object_support::{ObjectSupport, StrictDialect};
 use super::turn_options::{OutputShape, ToolChoice};
 use super::wire::{Decoder, Protocol, WireIds, WireSettings, object, text_at, wire_name};
 use super::{Message, ModelCall, ModelError, ModelRequest, ModelTurn, Replay, TurnSink};
@@ -45,6 +46,11 @@ impl Protocol for ClaudeMessages {
         "request-id"
     }
 
+    fn object_support(&self) -> ObjectSupport {
+        // Any JSON object is no shape that this protocol knows.
+        ObjectSupport { json_object: false, ..ObjectSupport::all(StrictDialect::Claude) }
+    }
+
     fn request(&self, request: &ModelRequest, settings: &WireSettings) -> Value {
         let options = &request.options;
         let has_tools = !request.tools.is_empty();
@@ -74,8 +80,8 @@ impl Protocol for ClaudeMessages {
         Box::new(decoder::MessagesDecoder::default())
     }
 
-    fn whole(&self, body: &Value, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError> {
-        decoder::whole(body, sink)
+    fn whole(&self, body: &Value, text: &str, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError> {
+        decoder::whole(body, text, sink)
     }
 }
 

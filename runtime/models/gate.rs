@@ -1,16 +1,18 @@
 //! The gate to models: how a request gets its slot, when it is sent again, and when a model is left alone.
 //!
-//! Whoever asks a model asks here, so that there is one place for it: a slot of the model lane for each attempt and never
-//! for a wait, a circuit breaker for each model, and retries of what may help later. What must stay true: of an attempt
+//! Whoever asks a model asks here, so that there is one place for it: a slot for each attempt and never for a wait, of the
+//! model's own first and then of the lane of all models, so that a slow model keeps no other one waiting; a circuit breaker
+//! for each model; and retries of what may help later. What must stay true: of an attempt
 //! that failed nothing is left in the turn (what was shown of it is called back), every wait ends at once with a
 //! cancel, and how often is tried is bounded.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use thiserror::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use toolwarden_actors::bulkhead::Bulkhead;
 use toolwarden_actors::circuit_breaker::{BreakerLimits, CallHealth, CircuitBreaker, Pass};
 use toolwarden_actors::permit_pool::Shed;
@@ -19,10 +21,16 @@ use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::Entropy;
 
-use super::{Model, ModelError, ModelRequest, ModelTurn, TurnSink};
+use super::{CallDelta, Model, ModelError, ModelRequest, ModelTurn, TurnSink};
 
 /// Most models whose health is remembered.
 const MODELS_MAX: usize = 256;
+/// How many requests there may be to one model beside each other, when it says nothing else.
+pub const MODEL_PERMITS: usize = 32;
+/// How many may wait for a slot of one model.
+pub const MODEL_QUEUE_MAX: usize = 1024;
+/// When whoever found too many waiting may try again, in milliseconds.
+const QUEUE_RETRY_MS: u64 = 1000;
 
 /// When a request is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +76,7 @@ impl RetryPolicy {
 pub struct ModelGate {
     lane: Option<Bulkhead>,
     breakers: Mutex<BTreeMap<String, CircuitBreaker>>,
+    doors: Mutex<BTreeMap<String, Arc<Door>>>,
     effects: Effects,
     policy: RetryPolicy,
 }
@@ -103,7 +112,7 @@ pub enum TurnFailure {
 impl ModelGate {
     /// A gate in front of this lane; without one, nothing bounds how many ask.
     pub fn new(lane: Option<Bulkhead>, effects: Effects, policy: RetryPolicy) -> Self {
-        Self { lane, breakers: Mutex::default(), effects, policy }
+        Self { lane, breakers: Mutex::default(), doors: Mutex::default(), effects, policy }
     }
 
     /// Takes a turn, by as many attempts as it needs.
@@ -144,6 +153,7 @@ impl ModelGate {
         watch: &Watch<'_>,
         attempt: u32,
     ) -> Result<Result<ModelTurn, ModelError>, TurnFailure> {
+        let own = self.door(asking.model).enter(asking.cancel).await?;
         let permit = match &self.lane {
             Some(lane) => match lane.acquire(asking.holder.clone(), asking.cancel).await {
                 Ok(permit) => Some(permit),
@@ -175,7 +185,23 @@ impl ModelGate {
         if let Some(permit) = permit {
             permit.settle(health);
         }
+        drop(own);
         Ok(answer)
+    }
+
+    /// The door of a model: its own slots.
+    fn door(&self, model: &dyn Model) -> Arc<Door> {
+        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(door) = doors.get(model.name()) {
+            return Arc::clone(door);
+        }
+        if doors.len() >= MODELS_MAX {
+            // Those that somebody stands in stay.
+            doors.retain(|_, door| Arc::strong_count(door) > 1);
+        }
+        let door = Arc::new(Door::new(model.concurrency_max().unwrap_or(MODEL_PERMITS).max(1)));
+        doors.insert(model.name().to_owned(), Arc::clone(&door));
+        door
     }
 
     fn admit(&self, model: &str) -> Result<Admission<'_>, ModelError> {
@@ -203,6 +229,63 @@ impl ModelGate {
 
     fn breakers(&self) -> MutexGuard<'_, BTreeMap<String, CircuitBreaker>> {
         self.breakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The slots of one model, and the line before them; first come, first served.
+struct Door {
+    permits: Arc<Semaphore>,
+    waiting: AtomicUsize,
+}
+
+impl Door {
+    fn new(permits: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(permits)), waiting: AtomicUsize::new(0) }
+    }
+
+    /// Waits for a slot; it goes home when what is given is dropped.
+    async fn enter(self: Arc<Self>, cancel: &Cancellation) -> Result<Slot, TurnFailure> {
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            return Ok(Slot { _permit: permit, _door: self });
+        }
+        let place = Place::take(&self.waiting)?;
+        let permit = tokio::select! {
+            biased;
+            reason = cancel.cancelled() => return Err(TurnFailure::Cancelled(reason)),
+            permit = Arc::clone(&self.permits).acquire_owned() => permit,
+        };
+        drop(place);
+        // The slots are never closed.
+        let permit = permit.map_err(|_| TurnFailure::Shed(Shed::NotRunning))?;
+        Ok(Slot { _permit: permit, _door: self })
+    }
+}
+
+/// A slot of one model. It holds the door, so that its model is not forgotten meanwhile.
+struct Slot {
+    _permit: OwnedSemaphorePermit,
+    _door: Arc<Door>,
+}
+
+/// A place in the line before a door.
+struct Place<'a> {
+    waiting: &'a AtomicUsize,
+}
+
+impl<'a> Place<'a> {
+    fn take(waiting: &'a AtomicUsize) -> Result<Self, TurnFailure> {
+        let queued = waiting.fetch_add(1, Ordering::AcqRel);
+        let place = Self { waiting };
+        if queued >= MODEL_QUEUE_MAX {
+            return Err(TurnFailure::Shed(Shed::QueueFull { queued, retry_after_ms: QUEUE_RETRY_MS }));
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -244,6 +327,11 @@ impl TurnSink for Watch<'_> {
     fn reasoning_delta(&self, text: &str) {
         self.has_shown.store(true, Ordering::Relaxed);
         self.sink.reasoning_delta(text);
+    }
+
+    fn call_delta(&self, delta: CallDelta<'_>) {
+        self.has_shown.store(true, Ordering::Relaxed);
+        self.sink.call_delta(delta);
     }
 }
 

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::call_assembly::CallPiece;
+use super::object_support::{ObjectSupport, StrictDialect};
 use super::sse::SseEvent;
 use super::turn_options::{OutputShape, ToolChoice};
 use super::wire::{
@@ -44,6 +45,10 @@ impl Protocol for OpenAiChat {
         "x-request-id"
     }
 
+    fn object_support(&self) -> ObjectSupport {
+        ObjectSupport::all(StrictDialect::OpenAi)
+    }
+
     fn request(&self, request: &ModelRequest, settings: &WireSettings) -> Value {
         let options = &request.options;
         let has_tools = !request.tools.is_empty();
@@ -68,7 +73,7 @@ impl Protocol for OpenAiChat {
         Box::new(ChatDecoder::default())
     }
 
-    fn whole(&self, body: &Value, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError> {
+    fn whole(&self, body: &Value, _text: &str, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError> {
         if let Some(error) = body.get("error").filter(|error| !error.is_null()) {
             return Err(stream_error(error));
         }
@@ -305,12 +310,13 @@ impl ChatDecoder {
                 // A few servers send the object itself.
                 Some(other) => other.to_string(),
             };
-            let place = self.draft.calls.push(CallPiece {
+            let piece = CallPiece {
                 index: call.index,
                 id: call.id.as_deref().unwrap_or(""),
                 name: function.name.as_deref().unwrap_or(""),
                 arguments: &arguments,
-            });
+            };
+            let place = self.draft.push_call(piece, sink);
             if let Some(extra) = call.extra_content.filter(|extra| !extra.is_null()) {
                 self.extra.insert(place.to_string(), extra);
             }

@@ -9,6 +9,7 @@ mod decoder;
 
 use serde_json::{Value, json};
 
+use super::object_support::{ObjectSupport, StrictDialect};
 use super::turn_options::{OutputShape, ToolChoice};
 use super::wire::{Decoder, Protocol, WireIds, WireSettings, object, text_at, wire_name};
 use super::{Message, ModelCall, ModelError, ModelRequest, ModelTurn, Replay, TurnSink};
@@ -41,6 +42,10 @@ impl Protocol for OpenAiResponses {
         "x-request-id"
     }
 
+    fn object_support(&self) -> ObjectSupport {
+        ObjectSupport::all(StrictDialect::OpenAi)
+    }
+
     fn request(&self, request: &ModelRequest, settings: &WireSettings) -> Value {
         let options = &request.options;
         let has_tools = !request.tools.is_empty();
@@ -68,7 +73,7 @@ impl Protocol for OpenAiResponses {
         Box::new(decoder::ResponsesDecoder::default())
     }
 
-    fn whole(&self, body: &Value, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError> {
+    fn whole(&self, body: &Value, _text: &str, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError> {
         decoder::whole(body, sink)
     }
 }

@@ -18,8 +18,10 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::effects::http::{Http, HttpBody, HttpError, HttpMethod, HttpRequest, HttpResponse};
+use toolwarden_tools::json_tree::{Node, Rounded};
 
 use self::failure::Failure;
+use super::object_support::ObjectSupport;
 use super::price::TokenPrice;
 use super::sse::SseReader;
 use super::wire::{Decoder, Progress, Protocol, WireSettings};
@@ -74,6 +76,10 @@ pub struct RemoteSettings {
     pub timeouts: ModelTimeouts,
     /// What its tokens cost.
     pub price: TokenPrice,
+    /// By which means it can be held to the form of an object; those of its protocol, when not said.
+    pub object_support: Option<ObjectSupport>,
+    /// How many requests there may be to it beside each other; the gate's own limit, when not said.
+    pub concurrency_max: Option<usize>,
 }
 
 /// A model behind a wire protocol.
@@ -174,9 +180,14 @@ impl RemoteModel {
         let kind = response.headers.get("content-type").unwrap_or("").to_ascii_lowercase();
         if kind.contains("json") || (kind.is_empty() && !self.settings.wire.stream) {
             let text = body.collect(ANSWER_BYTES_MAX).await?;
-            let value = serde_json::from_slice(&text)
-                .map_err(|error| ModelError::Incomplete { message: format!("it is not JSON: {error}") })?;
-            return self.protocol.whole(&value, sink);
+            let not_json = |error: String| ModelError::Incomplete { message: format!("it is not JSON: {error}") };
+            let text = String::from_utf8(text).map_err(|error| not_json(error.to_string()))?;
+            // A number beyond every double is JSON all the same.
+            let value = serde_json::from_str(&text).or_else(|error| {
+                let node = Node::read(&text).map_err(|_| not_json(error.to_string()))?;
+                Ok(node.to_value(&mut Rounded::default()))
+            })?;
+            return self.protocol.whole(&value, &text, sink);
         }
         if !(kind.contains("event-stream") || kind.contains("text/plain") || kind.is_empty()) {
             let message = format!("it is {kind:?} and not JSON; is {} the address of this protocol?", self.endpoint);
@@ -193,6 +204,15 @@ impl Model for RemoteModel {
 
     fn context_tokens(&self) -> Option<u64> {
         self.settings.context_tokens
+    }
+
+    fn concurrency_max(&self) -> Option<usize> {
+        self.settings.concurrency_max
+    }
+
+    fn object_support(&self) -> ObjectSupport {
+        let set = self.settings.object_support;
+        set.unwrap_or_else(|| self.protocol.object_support())
     }
 
     fn cost_microusd(&self, usage: TokenUsage) -> u64 {

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::call_assembly::{CALLS_MAX, CallAssembly};
+use super::call_assembly::{CALLS_MAX, CallAssembly, CallPiece};
+use super::object_support::ObjectSupport;
 use super::sse::SseEvent;
-use super::{Message, ModelError, ModelRequest, ModelTurn, Replay, StopReason, TokenUsage, TurnSink};
+use super::{CallDelta, Message, ModelError, ModelRequest, ModelTurn, Replay, StopReason, TokenUsage, TurnSink};
 
 /// Longest excerpt of what a provider says about a failure, in bytes.
 pub const PROVIDER_WORDS_BYTES_MAX: usize = 1000;
@@ -38,17 +39,21 @@ pub trait Protocol: std::fmt::Debug + Send + Sync {
     /// The header of an answer that names the request.
     fn request_id_header(&self) -> &'static str;
 
+    /// By which means its models can be held to the form of an object.
+    fn object_support(&self) -> ObjectSupport;
+
     /// The body of a request.
     fn request(&self, request: &ModelRequest, settings: &WireSettings) -> Value;
 
     /// Reads a streamed answer.
     fn decoder(&self) -> Box<dyn Decoder>;
 
-    /// Reads an answer that came as one piece.
+    /// Reads an answer that came as one piece: as a value, and as the text that it was read from, which has every digit
+    /// of its numbers.
     ///
     /// # Errors
     /// [`ModelError`].
-    fn whole(&self, body: &Value, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError>;
+    fn whole(&self, body: &Value, text: &str, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError>;
 }
 
 /// Reads one streamed answer.
@@ -121,6 +126,14 @@ impl Draft {
             sink.text_delta(text);
         }
         Ok(())
+    }
+
+    /// Takes a piece of a call; gives the place of the call among the turn's calls.
+    pub fn push_call(&mut self, piece: CallPiece<'_>, sink: &dyn TurnSink) -> usize {
+        let place = self.calls.push(piece);
+        let (id, tool) = self.calls.name_at(place);
+        sink.call_delta(CallDelta { place, id, tool, arguments: piece.arguments });
+        place
     }
 
     /// The turn.

@@ -27,7 +27,7 @@ const WRITING: [(&str, Lane); 2] = [("write", Lane::Execute), ("edit", Lane::Exe
 /// The paths that a command line visibly names, for a host that can say where they lead.
 pub fn visible_paths(text: &str) -> Vec<String> {
     let line = CommandLine::parse(text);
-    let folders = folders(&line);
+    let folders = folders(&line).known;
     let words = line.simple_commands.iter().flat_map(|command| named_paths(command, &folders));
     let words = words.filter_map(|named| match named {
         Named::Path(path) => Some(path),
@@ -54,7 +54,10 @@ pub(super) fn judge(policy: &CompiledPolicy, grants: &Grants, judged: &Judged<'_
         return super::denied(judged.tool, policy.deny().id(rule).to_owned());
     }
     let line = CommandLine::parse(text);
-    let mut court = Court { policy, grants, judged, folders: folders(&line), line: &line, hesitation: None };
+    let folders = folders(&line);
+    let is_cut = folders.is_cut && policy.deny().is_scoped();
+    let hesitation = is_cut.then(|| "the command changes its folder more often than is followed".to_owned());
+    let mut court = Court { policy, grants, judged, folders: folders.known, line: &line, hesitation };
     if let Some(verdict) = court.denied().or_else(|| court.asked()) {
         return verdict;
     }
@@ -161,7 +164,7 @@ impl Court<'_> {
             let fits = groups.filter_map(|group| group.words(&words)).filter(|(fit, _)| *fit == Fit::Yes);
             match fits.map(|(_, rule)| rule).min() {
                 Some(rule) => rules.insert(allow.id(rule).to_owned()),
-                None if self.grants.covers_command(&words) => rules.insert(Grants::ID.to_owned()),
+                None if self.grants.covers_command(command) => rules.insert(Grants::ID.to_owned()),
                 None => return Err(format!("no rule allows {:?}", shown(command))),
             };
         }

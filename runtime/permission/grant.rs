@@ -12,8 +12,8 @@ use toolwarden_tools::tool::Subject;
 use super::Judged;
 use super::command::writes_file;
 use super::reach::folded;
-use crate::shell::CommandLine;
 use crate::shell::word::Word;
+use crate::shell::{CommandLine, SimpleCommand};
 
 /// Most grants of a session.
 pub const GRANTS_MAX: usize = 1024;
@@ -77,6 +77,10 @@ impl Grants {
         }
         let unknown = |word: &Word| GrantError::Doubtful { doubt: format!("{:?} changes its meaning", word.written()) };
         for command in line.simple_commands.iter().filter(|command| !command.hands_on) {
+            // What a variable can make of a command is not known, and the next time it may hold something else.
+            if let Some(name) = command.assignments.first() {
+                return Err(GrantError::Doubtful { doubt: format!("it sets {name}") });
+            }
             let words: Result<Vec<String>, _> =
                 command.words.iter().map(|word| word.known().map(str::to_owned).ok_or_else(|| unknown(word))).collect();
             self.commands.insert(words?);
@@ -91,9 +95,11 @@ impl Grants {
         Ok(())
     }
 
-    pub(super) fn covers_command(&self, words: &[Option<&str>]) -> bool {
-        let known: Option<Vec<String>> = words.iter().map(|word| word.map(str::to_owned)).collect();
-        !self.commands.is_empty() && known.is_some_and(|known| self.commands.contains(&known))
+    pub(super) fn covers_command(&self, command: &SimpleCommand) -> bool {
+        let known = || command.words.iter().map(|word| word.known().map(str::to_owned)).collect::<Option<Vec<_>>>();
+        !self.commands.is_empty()
+            && command.assignments.is_empty()
+            && known().is_some_and(|known| self.commands.contains(&known))
     }
 
     pub(super) fn covers_path(&self, tool: &str, path: &str) -> bool {

@@ -8,14 +8,15 @@ use std::borrow::Cow;
 use crate::shell::word::Word;
 use crate::shell::{CommandLine, SimpleCommand};
 
-/// Most folders that a line may change into before a relative path is followed no further.
-const FOLDERS_MAX: usize = 8;
+/// Most folders that a line may come to be in before a relative path is followed no further.
+const FOLDERS_MAX: usize = 16;
 
 /// Most pairs of places in two globs that are compared; more counts as an overlap.
 const OVERLAP_STEPS_MAX: usize = 1 << 20;
 
-/// Commands that only read the files they are given, so that rules about writing are not for them.
-const READERS: [&str; 24] = [
+/// Commands that only read the files they are given, so that rules about writing are not for them; not `less` and `xxd`,
+/// which write files that they are given.
+const READERS: [&str; 22] = [
     "cat",
     "head",
     "tail",
@@ -25,7 +26,6 @@ const READERS: [&str; 24] = [
     "rg",
     "ls",
     "wc",
-    "less",
     "more",
     "diff",
     "cmp",
@@ -35,7 +35,6 @@ const READERS: [&str; 24] = [
     "md5sum",
     "cut",
     "od",
-    "xxd",
     "strings",
     "nl",
     "tac",
@@ -73,6 +72,8 @@ pub(super) fn named_paths(command: &SimpleCommand, folders: &[String]) -> Vec<Na
         let assigned = text.split_once('=').map(|(_, value)| value);
         let whole = (!text.starts_with('-')).then_some(text);
         for part in [whole, glued, assigned].into_iter().flatten().filter(|part| !part.is_empty()) {
+            // As `curl` and others name a file whose content they take.
+            let part = part.strip_prefix('@').unwrap_or(part);
             let mut spellings = vec![part.to_owned()];
             if !part.starts_with(['/', '~']) {
                 spellings.extend(folders.iter().map(|folder| format!("{folder}/{part}")));
@@ -89,20 +90,50 @@ pub(super) fn named_paths(command: &SimpleCommand, folders: &[String]) -> Vec<Na
     named
 }
 
-/// The folders that a line changes into, one after the other, as far as they are known.
-pub(super) fn folders(line: &CommandLine) -> Vec<String> {
-    let mut folders: Vec<String> = Vec::new();
-    for command in &line.simple_commands {
-        let Some(Word::Known(target)) = command.words.get(1) else {
-            continue;
-        };
-        if !matches!(command.name(), Some("cd" | "pushd")) || folders.len() >= FOLDERS_MAX {
-            continue;
+/// Folders that a line may come to be in.
+#[derive(Debug, Default)]
+pub(super) struct Folders {
+    /// As far as they are known.
+    pub(super) known: Vec<String>,
+    /// Whether there are more than are followed.
+    pub(super) is_cut: bool,
+}
+
+/// The folders that a line may come to be in. A change may fail, or count in a subshell alone, so each of them may stand
+/// on any before it or on none.
+pub(super) fn folders(line: &CommandLine) -> Folders {
+    let mut folders = Folders::default();
+    for command in line.simple_commands.iter().filter(|command| matches!(command.name(), Some("cd" | "pushd"))) {
+        let Some(target) = folder_of(command) else { continue };
+        let mut reached = vec![target.to_owned()];
+        if !target.starts_with(['/', '~']) {
+            reached.extend(folders.known.iter().map(|before| format!("{before}/{target}")));
         }
-        let inside = (!target.starts_with(['/', '~'])).then(|| folders.last().map(|last| format!("{last}/{target}")));
-        folders.push(inside.flatten().unwrap_or_else(|| target.clone()));
+        for folder in reached {
+            if folders.known.contains(&folder) {
+                continue;
+            }
+            if folders.known.len() >= FOLDERS_MAX {
+                folders.is_cut = true;
+                break;
+            }
+            folders.known.push(folder);
+        }
     }
     folders
+}
+
+/// The folder that a command changes into, when it is known.
+fn folder_of(command: &SimpleCommand) -> Option<&str> {
+    let mut words = command.words.iter().skip(1);
+    loop {
+        match words.next()?.known()? {
+            "--" => return words.next()?.known(),
+            "-" => return None,
+            option if option.starts_with(['-', '+']) => {}
+            folder => return Some(folder),
+        }
+    }
 }
 
 /// A path without `.`, `..`, doubled `/` and a `file://` in front; `..` stays where it climbs out.
@@ -248,13 +279,12 @@ mod tests {
 
     #[test]
     fn paths_are_seen_where_they_are_written() {
-        let line = CommandLine::parse("cd a && cd b; x -f.env --file=c ./d $HOME/.ssh -v");
-        let folders = folders(&line);
-        assert_eq!(folders, ["a", "a/b"]);
+        let line = CommandLine::parse("cd -P a && cd -- b; x -f.env --file=@c ./d $HOME/.ssh -v @e");
+        assert_eq!(folders(&line).known, ["a", "b", "a/b"]);
         let command = line.simple_commands.iter().find(|command| command.name() == Some("x")).unwrap();
         let named = named_paths(command, &[]);
         let path = |text: &str| Named::Path(text.to_owned());
         let shape = |text: &str| Named::Shape(text.to_owned());
-        assert_eq!(named, [path(".env"), path("c"), path("./d"), shape("**/.ssh"), shape(".ssh")]);
+        assert_eq!(named, [path(".env"), path("c"), path("./d"), shape("**/.ssh"), shape(".ssh"), path("e")]);
     }
 }

@@ -22,6 +22,7 @@ pub struct CompiledPolicy {
     allow: RuleList,
     default: Decision,
     enabled: bool,
+    source: PermissionPolicy,
 }
 
 /// Why a policy cannot be compiled.
@@ -71,7 +72,13 @@ impl CompiledPolicy {
             allow: RuleList::new(RuleKind::Allow, &policy.allow)?,
             default: policy.default,
             enabled: policy.enabled,
+            source: policy.clone(),
         })
+    }
+
+    /// What it was made of.
+    pub fn source(&self) -> &PermissionPolicy {
+        &self.source
     }
 
     /// Whether a model should see the tool: not when a rule denies every call of it, and under a default of deny

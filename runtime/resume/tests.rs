@@ -20,7 +20,12 @@ fn facts(runs: usize) -> Vec<Fact> {
     let bounds = RunBounds { rounds_max: 1, malformed_rounds_max: 1, same_call_max: 1 };
     let run = |number| {
         [
-            Fact::UserMessage { run: format!("r{number}").into(), text: format!("question {number}"), bounds },
+            Fact::UserMessage {
+                run: format!("r{number}").into(),
+                text: format!("question {number}"),
+                pictures: Vec::new(),
+                bounds,
+            },
             Fact::Ending { status: RunStatus::Refused, text: String::new() },
         ]
     };

@@ -55,7 +55,7 @@ impl ArtifactUri {
         format!("tool-output:{}:{}", self.tool, self.digest.hex())
     }
 
-    fn facts(&self, original_bytes: usize, shown_bytes: usize) -> Value {
+    pub(crate) fn facts(&self, original_bytes: usize, shown_bytes: usize) -> Value {
         json!({
             "artifact_id": self.id(),
             "artifact_uri": self.to_string(),
@@ -99,7 +99,7 @@ pub(crate) fn forget_claims(metadata: &mut Map<String, Value>) {
 }
 
 /// What the last line of a lossy output is when its whole is kept.
-pub fn kept_line(uri: &ArtifactUri) -> String {
+pub fn kept_line(uri: &impl fmt::Display) -> String {
     format!("[the whole output: {uri}]")
 }
 

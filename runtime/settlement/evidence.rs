@@ -139,6 +139,20 @@ pub fn evidence(original: &Original, projection: &Projection, content_ref: Conte
     Value::Object(facts)
 }
 
+/// Brings evidence up to an output that was altered since: what is said of the original stays.
+pub(crate) fn shown_anew(metadata: &mut Map<String, Value>, output: &str) {
+    let Some(facts) = metadata.get_mut(EVIDENCE_KEY).and_then(Value::as_object_mut) else { return };
+    let number = |facts: &Map<String, Value>, key: &str| facts.get(key).and_then(Value::as_u64).unwrap_or_default();
+    let original_bytes = usize::try_from(number(facts, "original_bytes")).unwrap_or(usize::MAX);
+    let (original_tokens, tokens) = (estimated_tokens(original_bytes), estimated_tokens(output.len()));
+    let mut put = |key: &str, value: Value| facts.insert(key.to_owned(), value);
+    put("projected_bytes", output.len().into());
+    put("projected_estimated_tokens", tokens.into());
+    put("projected_digest", Digest::of(output.as_bytes()).as_str().into());
+    put("byte_delta", difference(output.len(), original_bytes).into());
+    put("estimated_token_delta", difference(tokens, original_tokens).into());
+}
+
 /// Puts evidence into a result's metadata; evidence that a tool claims for itself is thrown away.
 pub fn attach(metadata: &mut Map<String, Value>, evidence: Value) {
     metadata.insert(EVIDENCE_KEY.to_owned(), evidence);

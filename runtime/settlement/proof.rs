@@ -19,6 +19,7 @@ use super::evidence::{
 };
 use super::projection::{LossMode, Projection, Projector};
 use super::projection_policy::{BINDING_KEY, Binding, ProjectionPolicy, TRANSFORM_ALGORITHM};
+use super::retained::CONTENT_REFERENCE_KEY;
 
 /// How much of an original is read at a time, in bytes.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -211,12 +212,24 @@ fn again(result: &ShownResult, stated: &Stated, uri: Option<&ArtifactUri>, proje
     let Some(projector) = projector else { return Again::UnknownPolicy };
     let projection = projector.finish(line_bytes(&result.name));
     let (loss, shown_bytes) = (projection.loss, projection.shown_bytes);
-    let Projection { text, .. } = projection.with_last_line(&kept_line(uri));
+    let Projection { text, .. } = match (loss, named_elsewhere(result)) {
+        // Stored for a host that keeps everything.
+        (LossMode::None, _) => projection,
+        (_, Some(elsewhere)) => projection.with_last_line(&kept_line(&elsewhere)),
+        (_, None) => projection.with_last_line(&kept_line(uri)),
+    };
     let shown = result.metadata.get(ARTIFACT_KEY).and_then(|artifact| artifact.get("shown_bytes"));
     let same = text == result.output
         && loss == stated.loss_mode
         && shown.and_then(Value::as_u64) == u64::try_from(shown_bytes).ok();
     if same { Again::Same } else { Again::Different }
+}
+
+/// The host's own address of the original, where the output names that.
+fn named_elsewhere(result: &ShownResult) -> Option<String> {
+    let reference = result.metadata.get(ARTIFACT_KEY)?.get(CONTENT_REFERENCE_KEY)?;
+    let uri = reference.get("uri").and_then(Value::as_str)?;
+    result.output.contains(uri).then(|| uri.to_owned())
 }
 
 fn figures(

@@ -35,6 +35,10 @@ struct Wrapper {
     assignments: bool,
     /// Whether it adds nothing that would need a rule of its own.
     hands_on: bool,
+    /// Options whose value is the folder that the inner command starts in.
+    folders: &'static [&'static str],
+    /// Options whose value is a file that is written.
+    writes: &'static [&'static str],
 }
 
 const PLAIN: Wrapper = Wrapper {
@@ -46,6 +50,8 @@ const PLAIN: Wrapper = Wrapper {
     operands: 0,
     assignments: false,
     hands_on: false,
+    folders: &[],
+    writes: &[],
 };
 
 static WRAPPERS: &[Wrapper] = &[
@@ -56,8 +62,9 @@ static WRAPPERS: &[Wrapper] = &[
         flags: "pavq",
         values: "fo",
         long_flags: &["append", "verbose", "quiet", "portability"],
-        long_values: &["format"],
+        long_values: &["format", "output"],
         hands_on: true,
+        writes: &["o", "output"],
         ..PLAIN
     },
     Wrapper { names: &["nice"], values: "n", long_values: &["adjustment"], hands_on: true, ..PLAIN },
@@ -79,6 +86,7 @@ static WRAPPERS: &[Wrapper] = &[
         long_values: &["unset", "chdir"],
         assignments: true,
         hands_on: true,
+        folders: &["C", "chdir"],
         ..PLAIN
     },
     Wrapper { names: &["stdbuf"], values: "ioe", long_values: &["input", "output", "error"], hands_on: true, ..PLAIN },
@@ -91,13 +99,14 @@ static WRAPPERS: &[Wrapper] = &[
         long_flags: &["askpass", "background", "preserve-env", "set-home", "non-interactive", "stdin"],
         long_values: &["user", "group", "prompt", "chdir", "host"],
         assignments: true,
+        folders: &["D", "chdir"],
         ..PLAIN
     },
     Wrapper { names: &["doas"], flags: "n", values: "uC", ..PLAIN },
     Wrapper { names: &["exec"], flags: "cl", values: "a", ..PLAIN },
     Wrapper { names: &["busybox", "toybox"], ..PLAIN },
     Wrapper { names: &["chroot"], operands: 1, ..PLAIN },
-    Wrapper { names: &["strace", "ltrace"], flags: "fqv", values: "eosp", ..PLAIN },
+    Wrapper { names: &["strace", "ltrace"], flags: "fqv", values: "eosp", writes: &["o"], ..PLAIN },
     Wrapper {
         names: &["xargs"],
         flags: "0rtpxo",
@@ -245,10 +254,7 @@ pub(super) fn look_into(command: &SimpleCommand) -> Look {
                 command.words.iter().skip(1).filter_map(|word| Some(word.known()?.split_once('=')?.1.to_owned())),
             ),
             "tee" => tee(command, &mut look),
-            "dd" => look.redirections.extend(command.words.iter().filter_map(|word| {
-                let target = Word::Known(word.known()?.strip_prefix("of=")?.to_owned());
-                Some(Redirection { target, kind: RedirectionKind::Write })
-            })),
+            "dd" => dd(command, &mut look),
             _ => {}
         }
     }
@@ -256,16 +262,24 @@ pub(super) fn look_into(command: &SimpleCommand) -> Look {
 }
 
 fn unwrap(command: &SimpleCommand, name: &str, wrapper: &Wrapper, look: &mut Look) {
-    let Some(start) = inner_start(&command.words, wrapper, look) else {
+    let Some(inside) = Inside::of(&command.words, wrapper, look) else {
         look.doubts.push(Doubt::Options { name: name.to_owned() });
         return;
     };
-    let mut inner: Vec<Word> = command.words[start..].to_vec();
+    for (option, value) in &inside.values {
+        if wrapper.folders.contains(&option.as_str()) {
+            look.doubts.push(Doubt::Folder { name: name.to_owned() });
+        }
+        if wrapper.writes.contains(&option.as_str()) {
+            written(value, look);
+        }
+    }
+    let mut inner: Vec<Word> = command.words[inside.begins_at..].to_vec();
     if inner.is_empty() {
         return;
     }
     match name {
-        "xargs" => fill_in(&command.words[1..start], &mut inner),
+        "xargs" => fill_in(&inside.values, &mut inner),
         "parallel" => {
             let end = inner.iter().position(|word| word.written().starts_with(":::")).unwrap_or(inner.len());
             inner.truncate(end);
@@ -278,19 +292,24 @@ fn unwrap(command: &SimpleCommand, name: &str, wrapper: &Wrapper, look: &mut Loo
         _ => {}
     }
     look.hands_on = wrapper.hands_on;
-    look.inner.push(SimpleCommand { words: inner, assignments: command.assignments.clone(), hands_on: false });
+    let assignments = command.assignments.iter().cloned().chain(inside.assignments).collect();
+    look.inner.push(SimpleCommand { words: inner, assignments, hands_on: false });
+}
+
+/// A file that an option names; `strace` runs what stands behind a `|` or a `!` instead.
+fn written(value: &Word, look: &mut Look) {
+    match value.known().and_then(|text| text.strip_prefix(['|', '!'])) {
+        Some(text) => look.texts.push(text.to_owned()),
+        None => look.redirections.push(Redirection { target: value.clone(), kind: RedirectionKind::Write }),
+    }
 }
 
 /// `xargs` puts what it reads at the end, or wherever the mark of `-I` stands.
-fn fill_in(options: &[Word], inner: &mut Vec<Word>) {
-    let mark = options.iter().enumerate().find_map(|(index, option)| {
-        let attached = option.known()?.strip_prefix("-I")?;
-        if attached.is_empty() { options.get(index + 1)?.known() } else { Some(attached) }
-    });
-    match mark {
-        Some(mark) => {
+fn fill_in(values: &[(String, Word)], inner: &mut Vec<Word>) {
+    match values.iter().rev().find(|(option, _)| option == "I") {
+        Some((_, mark)) => {
             for word in inner.iter_mut() {
-                if word.written().contains(mark) {
+                if mark.known().is_none_or(|mark| word.written().contains(mark)) {
                     *word = Word::anything(word.written());
                 }
             }
@@ -299,60 +318,86 @@ fn fill_in(options: &[Word], inner: &mut Vec<Word>) {
     }
 }
 
-/// The index of the inner command's name, or the number of words when there is none; none when unclear.
-fn inner_start(words: &[Word], wrapper: &Wrapper, look: &mut Look) -> Option<usize> {
-    let mut at = 1;
-    while let Some(word) = words.get(at) {
-        let word = word.known()?;
-        if word == "--" {
-            at += 1;
-            break;
-        }
-        if let Some(long) = word.strip_prefix("--") {
-            let (option, value) = long.split_once('=').map_or((long, None), |(option, value)| (option, Some(value)));
-            if wrapper.long_values.contains(&option) {
-                at += if value.is_some() { 1 } else { 2 };
-            } else if wrapper.long_flags.contains(&option) {
-                at += 1;
-            } else {
-                return None;
-            }
-        } else if word.len() > 1 && word.starts_with('-') {
-            at += option_words(&word[1..], wrapper)?;
-        } else {
-            break;
-        }
-    }
-    while wrapper.assignments
-        && let Some(name) = words.get(at).and_then(|word| assigned_name(word.written()))
-    {
-        if decides_what_runs(name) {
-            look.doubts.push(Doubt::Environment { name: name.to_owned() });
-        }
-        at += 1;
-    }
-    for _ in 0..wrapper.operands {
-        words.get(at)?.known()?;
-        at += 1;
-    }
-    Some(at.min(words.len()))
+/// What stands in front of a wrapper's inner command.
+#[derive(Default)]
+struct Inside {
+    /// The index of the inner command's name, or the number of words when there is none.
+    begins_at: usize,
+    /// The options that have a value, by letter or long name.
+    values: Vec<(String, Word)>,
+    /// The variables that are set for the inner command, by name.
+    assignments: Vec<String>,
 }
 
-/// How many words a cluster of short options takes.
-fn option_words(cluster: &str, wrapper: &Wrapper) -> Option<usize> {
+impl Inside {
+    /// None when it is not clear where the inner command begins.
+    fn of(words: &[Word], wrapper: &Wrapper, look: &mut Look) -> Option<Self> {
+        let mut inside = Self::default();
+        let mut at = 1;
+        while let Some(word) = words.get(at) {
+            let word = word.known()?;
+            at += 1;
+            if word == "--" {
+                break;
+            }
+            let (option, attached) = if let Some(long) = word.strip_prefix("--") {
+                let (option, value) =
+                    long.split_once('=').map_or((long, None), |(option, value)| (option, Some(value)));
+                if wrapper.long_flags.contains(&option) {
+                    continue;
+                }
+                (wrapper.long_values.contains(&option).then(|| option.to_owned())?, value)
+            } else if word.len() > 1 && word.starts_with('-') {
+                match valued_letter(&word[1..], wrapper)? {
+                    Some((letter, rest)) => (letter.to_string(), Some(rest).filter(|rest| !rest.is_empty())),
+                    None => continue,
+                }
+            } else {
+                at -= 1;
+                break;
+            };
+            let value = match attached {
+                Some(value) => Some(Word::Known(value.to_owned())),
+                None => {
+                    at += 1;
+                    words.get(at - 1).cloned()
+                }
+            };
+            inside.values.extend(value.map(|value| (option, value)));
+        }
+        while wrapper.assignments
+            && let Some(name) = words.get(at).and_then(|word| assigned_name(word.written()))
+        {
+            if decides_what_runs(name) {
+                look.doubts.push(Doubt::Environment { name: name.to_owned() });
+            }
+            inside.assignments.push(name.to_owned());
+            at += 1;
+        }
+        for _ in 0..wrapper.operands {
+            words.get(at)?.known()?;
+            at += 1;
+        }
+        inside.begins_at = at.min(words.len());
+        Some(inside)
+    }
+}
+
+/// The letter of a cluster of short options that takes a value, with what is attached to it; none within when all
+/// letters are flags, none at all when one is not known.
+fn valued_letter<'c>(cluster: &'c str, wrapper: &Wrapper) -> Option<Option<(char, &'c str)>> {
     if wrapper.names == ["nice"] && cluster.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Some(1);
+        return Some(None);
     }
     for (index, letter) in cluster.char_indices() {
         if wrapper.values.contains(letter) {
-            let attached = index + letter.len_utf8() < cluster.len();
-            return Some(if attached { 1 } else { 2 });
+            return Some(Some((letter, &cluster[index + letter.len_utf8()..])));
         }
         if !wrapper.flags.contains(letter) {
             return None;
         }
     }
-    Some(1)
+    Some(None)
 }
 
 /// `sh -c text`, or a shell that reads a script or its input.
@@ -456,15 +501,31 @@ fn tee(command: &SimpleCommand, look: &mut Look) {
     look.redirections.extend(operands.map(|target| Redirection { target: target.clone(), kind }));
 }
 
+/// `dd` writes what `of=` names.
+fn dd(command: &SimpleCommand, look: &mut Look) {
+    let targets = command.words.iter().filter_map(|word| match word {
+        Word::Known(text) => Some(Word::Known(text.strip_prefix("of=")?.to_owned())),
+        Word::Unknown { written, shape, expands } => {
+            let shape = shape.strip_prefix("of=")?.to_owned();
+            Some(Word::Unknown { written: written.clone(), shape, expands: *expands })
+        }
+    });
+    look.redirections.extend(targets.map(|target| Redirection { target, kind: RedirectionKind::Write }));
+}
+
 #[cfg(test)]
 mod tests {
     use super::{assigned_name, decides_what_runs, look_into};
     use crate::shell::SimpleCommand;
     use crate::shell::word::Word;
 
-    fn inner(words: &[&str]) -> Vec<String> {
+    fn known(words: &[&str]) -> SimpleCommand {
         let words = words.iter().map(|word| Word::Known((*word).to_owned())).collect();
-        let look = look_into(&SimpleCommand { words, ..SimpleCommand::default() });
+        SimpleCommand { words, ..SimpleCommand::default() }
+    }
+
+    fn inner(words: &[&str]) -> Vec<String> {
+        let look = look_into(&known(words));
         let inner =
             look.inner.iter().map(|command| command.words.iter().map(Word::written).collect::<Vec<_>>().join(" "));
         inner.chain(look.texts).chain(look.doubts.iter().map(|doubt| format!("? {doubt}"))).collect()
@@ -477,7 +538,12 @@ mod tests {
         assert_eq!(inner(&["nice", "-10", "nc"]), ["nc"]);
         assert_eq!(inner(&["sudo", "-nu", "me", "nc", "-l"]), ["nc -l"]);
         assert_eq!(inner(&["xargs", "-0", "-n1", "rm", "-f"]), ["rm -f …"]);
-        assert_eq!(inner(&["xargs", "-I", "%", "mv", "%", "b"]), ["mv % b"]);
+        for mark in [&["-I", "%"][..], &["-0I%"], &["-r0I", "%"], &["-L1", "-I%"]] {
+            let words = [&["xargs"], mark, &["sh", "-c", "% x"]].concat();
+            let look = look_into(&known(&words));
+            assert!(matches!(look.inner[0].words[2], Word::Unknown { .. }), "{words:?}");
+        }
+        assert_eq!(inner(&["strace", "-fo", "|nc x", "ls"]), ["ls", "nc x"]);
         assert_eq!(inner(&["find", ".", "-exec", "rm", "{}", ";", "-delete"]), ["rm {}", "rm {}"]);
         assert_eq!(inner(&["bash", "-euo", "pipefail", "-c", "nc x"]), ["nc x"]);
         assert_eq!(inner(&["/usr/bin/env", "-S", "nc x"]).len(), 1);

@@ -56,7 +56,8 @@ fn rust() -> [VerificationCommand; 4] {
     ]
 }
 
-/// The package manager is the one whose lock file is there; a script that `package.json` does not have is not run.
+/// The package manager is the one whose lock file is there. The tests are always run, for a project without any is not
+/// verified; of the rest only scripts that `package.json` has.
 fn node(root: &ProjectRoot) -> Vec<VerificationCommand> {
     let locks = [("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn"), ("bun.lock", "bun"), ("bun.lockb", "bun")];
     let manager = locks.iter().find(|(lock, _)| root.files.contains(*lock)).map_or("npm", |(_, manager)| manager);

@@ -39,7 +39,7 @@ fn facts() -> Vec<Fact> {
     let turn = |turn: ModelTurn| Fact::ModelTurn { turn: Box::new(turn), withheld: Vec::new() };
     let bounds = RunBounds { rounds_max: 9, malformed_rounds_max: 1, same_call_max: 3 };
     vec![
-        Fact::UserMessage { run: "r".into(), text: "go\u{1b}[31m".into(), bounds },
+        Fact::UserMessage { run: "r".into(), text: "go\u{1b}[31m".into(), pictures: Vec::new(), bounds },
         turn(ModelTurn::calling("on it", vec![call("a", "read"), call("b", "write")])),
         bound("a", true),
         bound("b", false),
@@ -109,7 +109,7 @@ fn what_was_changed_is_told_with_its_place() {
     gap.remove(2);
     assert!(matches!(refused(kept(&gap, None)), RecordingError::Misplaced(at) if at.position == 4));
     // The snapshot is of another history.
-    let other = [Fact::UserMessage { run: "x".into(), text: "else".into(), bounds: bounds() }];
+    let other = [Fact::UserMessage { run: "x".into(), text: "else".into(), pictures: Vec::new(), bounds: bounds() }];
     assert_eq!(refused(kept(&all, Some(&snapshot(&other)))), RecordingError::Differs { position: 1 });
     assert_eq!(refused(kept(&all[..2], Some(&snapshot(&all[..5])))), RecordingError::Short { last: 2, position: 5 });
     // A newer version says so.

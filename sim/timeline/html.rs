@@ -3,13 +3,14 @@
 //! Each node is a row under its parent; a step to the right is the next moment, and a jump of virtual time is a gap
 //! with its length written above. Every text that comes from a run is escaped.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::narrative::{kind_words, moment_words};
+use crate::narrative::moment_words;
+use crate::sign::{MarkKind, SpanKind};
 
-use super::perfetto::span_words;
-use super::{MarkKind, Row, SpanKind, Timeline};
+use super::{Row, Timeline};
 
 /// Height of a row, in pixels.
 const ROW_PX: usize = 22;
@@ -19,6 +20,8 @@ const HEAD_PX: usize = 40;
 const STEP_PX: f64 = 5.0;
 /// Width of the names, in pixels.
 const NAMES_PX: usize = 210;
+/// Width of a letter of a name, in pixels.
+const LETTER_PX: usize = 7;
 /// Labels of moments stand at least so far apart, in pixels.
 const LABELS_PX: f64 = 64.0;
 
@@ -35,7 +38,7 @@ pub fn page(scenario: &str, what: &str, about: &str, timeline: &Timeline) -> Str
         escaped(about)
     );
     verdict(&mut page, timeline);
-    legend(&mut page);
+    legend(&mut page, timeline);
     page.push_str("<div class=\"picture\"><div class=\"names\">");
     names(&mut page, timeline);
     page.push_str("</div><div class=\"chart\">");
@@ -89,10 +92,12 @@ fn verdict(page: &mut String, timeline: &Timeline) {
     }
 }
 
-fn legend(page: &mut String) {
+fn legend(page: &mut String, timeline: &Timeline) {
     page.push_str("<p class=\"legend\">");
-    for what in [SpanKind::Life, SpanKind::Body, SpanKind::Waiting, SpanKind::Slot, SpanKind::Tool] {
-        let _ = write!(page, "<span><i class=\"box {}\"></i>{}</span>", span_class(what), span_words(what));
+    // What no row has needs no words.
+    let drawn: BTreeSet<SpanKind> = timeline.rows.iter().flat_map(|row| &row.spans).map(|span| span.what).collect();
+    for what in drawn {
+        let _ = write!(page, "<span><i class=\"box {}\"></i>{}</span>", what.as_str(), what.words());
     }
     for (what, words) in [
         (MarkKind::Cancel, "is told to end"),
@@ -117,9 +122,9 @@ fn names(page: &mut String, timeline: &Timeline) {
         let ending = escaped(row.ending.as_deref().unwrap_or("lives"));
         let _ = write!(
             page,
-            "<text x=\"{x}\" y=\"{y}\">{} {}<title>{ending}</title></text>",
-            kind_words(row.kind),
-            row.node.0
+            "<text x=\"{x}\" y=\"{y}\">{}<title>{} {ending}</title></text>",
+            escaped(&short(&row.label, x)),
+            escaped(&row.label),
         );
     }
     page.push_str("</svg>");
@@ -158,24 +163,22 @@ fn draw_row(page: &mut String, row: &Row, y: usize, places: &Places) {
         let (from, to) = (places.of(span.from), places.of(span.to));
         let (top, height) = match span.what {
             SpanKind::Life => (9, 4),
-            SpanKind::Body | SpanKind::Waiting => (6, 10),
-            SpanKind::Tool => (8, 6),
+            SpanKind::Body | SpanKind::Waiting | SpanKind::Question => (6, 10),
+            SpanKind::Tool | SpanKind::Turn => (8, 6),
             SpanKind::Slot => (17, 3),
         };
         let _ = write!(
             page,
-            "<rect class=\"{}\" x=\"{from:.1}\" y=\"{}\" width=\"{:.1}\" height=\"{height}\"><title>{} {}: {}</title>\
-             </rect>",
-            span_class(span.what),
+            "<rect class=\"{}\" x=\"{from:.1}\" y=\"{}\" width=\"{:.1}\" height=\"{height}\"><title>{}: {}</title></rect>",
+            span.what.as_str(),
             y + top,
             (to - from).max(2.0),
-            kind_words(row.kind),
-            row.node.0,
-            span_words(span.what),
+            escaped(&row.label),
+            span.what.words(),
         );
     }
     for mark in &row.marks {
-        let words = format!("{} {} {}", kind_words(row.kind), row.node.0, mark.words);
+        let words = format!("{} {}", row.label, mark.words);
         #[expect(clippy::cast_precision_loss, reason = "places on a page are small")]
         page.push_str(&mark_shape(mark.what, places.of(mark.step), y as f64 + 11.0, &words));
     }
@@ -183,7 +186,7 @@ fn draw_row(page: &mut String, row: &Row, y: usize, places: &Places) {
 
 fn arrows(page: &mut String, timeline: &Timeline, places: &Places) {
     page.push_str("<g class=\"messages\">");
-    let rows = timeline.row_of();
+    let rows = timeline.places();
     let middle = |row: &usize| HEAD_PX + row * ROW_PX + ROW_PX / 2;
     for arrow in &timeline.arrows {
         let (Some(from), Some(to)) = (rows.get(&arrow.from), rows.get(&arrow.to)) else { continue };
@@ -194,7 +197,7 @@ fn arrows(page: &mut String, timeline: &Timeline, places: &Places) {
             "<path d=\"M{x:.1} {from}V{to}M{:.1} {tip}L{x:.1} {to}L{:.1} {tip}\"><title>{}</title></path>",
             x - 2.5,
             x + 2.5,
-            escaped(arrow.words)
+            escaped(&arrow.words)
         );
     }
     page.push_str("</g>");
@@ -222,13 +225,12 @@ fn mark_shape(what: MarkKind, x: f64, y: f64, words: &str) -> String {
     format!("<path class=\"{class}\" d=\"{path}\"><title>{}</title></path>", escaped(words))
 }
 
-fn span_class(what: SpanKind) -> &'static str {
-    match what {
-        SpanKind::Life => "life",
-        SpanKind::Body => "body",
-        SpanKind::Waiting => "waiting",
-        SpanKind::Slot => "slot",
-        SpanKind::Tool => "tool",
+/// A label as long as there is room for it behind its indent.
+fn short(label: &str, x: usize) -> String {
+    let room = NAMES_PX.saturating_sub(x) / LETTER_PX;
+    match label.chars().count() > room {
+        true => label.chars().take(room.saturating_sub(1)).chain(['\u{2026}']).collect(),
+        false => label.to_owned(),
     }
 }
 
@@ -251,22 +253,24 @@ fn escaped(text: &str) -> String {
 const STYLE: &str = "
 :root{color-scheme:light dark;--ink:#1c2430;--soft:#6b7686;--paper:#fff;--band:#f4f6f9;--grid:#d9dfe7;--life:#b9c3d0;
 --body:#9cc2ef;--waiting:#f3c969;--slot:#2f9e62;--tool:#3a78c9;--cancel:#d9822b;--fault:#c2255c;--ended:#2f9e62;
---bad:#d6336c;--message:#8b95a5}
+--bad:#d6336c;--message:#8b95a5;--turn:#7c5cc4;--question:#e59ac0}
 @media(prefers-color-scheme:dark){:root{--ink:#e4e9f0;--soft:#98a4b5;--paper:#14181f;--band:#1a2029;--grid:#2b3442;
---life:#46536a;--body:#33598a;--waiting:#a8842b;--slot:#3fbf7a;--tool:#6aa5f0;--message:#6b7686}}
+--life:#46536a;--body:#33598a;--waiting:#a8842b;--slot:#3fbf7a;--tool:#6aa5f0;--message:#6b7686;--turn:#a58ae0;--question:#a85f85}}
 body{font:14px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:24px}
 h1{font-size:20px;margin:0}p{margin:6px 0;max-width:100ch}
 .broken{color:var(--bad);font-weight:600}.kept{color:var(--ended)}
-.legend span{display:inline-flex;align-items:center;gap:6px;margin-right:18px}
+.legend{display:flex;flex-wrap:wrap;align-items:center;gap:4px 18px;max-width:none}
+.legend span{display:inline-flex;align-items:center;gap:6px}label{display:inline-flex;align-items:center;gap:4px}
 .box{width:22px;height:10px;display:inline-block;border-radius:2px}
 .box.life{background:var(--life);height:4px}.box.body{background:var(--body)}.box.waiting{background:var(--waiting)}
 .box.slot{background:var(--slot);height:3px}.box.tool{background:var(--tool);height:6px}
+.box.turn{background:var(--turn);height:6px}.box.question{background:var(--question)}
 .picture{display:flex;border:1px solid var(--grid);border-radius:6px;margin:10px 0;overflow:hidden}
 .names{flex:none;border-right:1px solid var(--grid)}.chart{overflow-x:auto}
 svg{display:block}svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg text.time{fill:var(--soft);font-size:11px}
 .band{fill:var(--band)}.grid{stroke:var(--grid)}.violation{stroke:var(--bad);stroke-width:2;stroke-dasharray:4 3}
 rect.life{fill:var(--life)}rect.body{fill:var(--body)}rect.waiting{fill:var(--waiting)}rect.slot{fill:var(--slot)}
-rect.tool{fill:var(--tool)}path.cancel{fill:var(--cancel)}path.fault{fill:var(--fault)}path.ended{fill:var(--ended)}
+rect.tool{fill:var(--tool)}rect.turn{fill:var(--turn)}rect.question{fill:var(--question)}path.cancel{fill:var(--cancel)}path.fault{fill:var(--fault)}path.ended{fill:var(--ended)}
 path.bad{fill:var(--bad)}.messages path{fill:none;stroke:var(--message);opacity:.7}
 body:has(#messages:not(:checked)) .messages{display:none}
 .legend svg{display:inline}pre{font-size:12px;line-height:1.4;overflow-x:auto}details{margin-top:12px}

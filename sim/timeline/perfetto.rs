@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::narrative::kind_words;
+use crate::sign::SpanKind;
 
-use super::{SpanKind, Timeline};
+use super::Timeline;
 
 /// The trace as JSON.
 pub fn trace(scenario: &str, timeline: &Timeline) -> String {
     let at = places(&timeline.steps);
     let place = |step: usize| at.get(step).copied().unwrap_or(0);
-    let threads: BTreeMap<_, _> = timeline.row_of();
+    let threads: BTreeMap<_, _> = timeline.places();
     let mut events: Vec<Value> =
         vec![json!({ "ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": { "name": scenario } })];
     for (thread, row) in timeline.rows.iter().enumerate() {
-        let name = format!("{}{} {}", "\u{b7} ".repeat(row.depth), kind_words(row.kind), row.node.0);
+        let name = format!("{}{}", "\u{b7} ".repeat(row.depth), row.label);
         events.push(json!({ "ph": "M", "pid": 1, "tid": thread, "name": "thread_name", "args": { "name": name } }));
         let order = json!({ "ph": "M", "pid": 1, "tid": thread, "name": "thread_sort_index", "args": { "sort_index": thread } });
         events.push(order);
@@ -30,11 +30,11 @@ pub fn trace(scenario: &str, timeline: &Timeline) -> String {
             let (from, to) = (place(span.from), place(span.to));
             let name = match span.what {
                 SpanKind::Life => row.ending.as_deref().unwrap_or("lives"),
-                other => span_words(other),
+                other => other.words(),
             };
             events.push(json!({
                 "ph": "X", "pid": 1, "tid": thread, "ts": from, "dur": to.saturating_sub(from).max(1),
-                "name": name, "cat": category(span.what),
+                "name": name, "cat": span.what.as_str(),
             }));
         }
         for mark in &row.marks {
@@ -67,24 +67,4 @@ fn places(steps: &[Duration]) -> Vec<u64> {
         place
     });
     place.collect()
-}
-
-fn category(what: SpanKind) -> &'static str {
-    match what {
-        SpanKind::Life => "life",
-        SpanKind::Body => "body",
-        SpanKind::Waiting => "waiting",
-        SpanKind::Slot => "slot",
-        SpanKind::Tool => "tool",
-    }
-}
-
-pub(super) fn span_words(what: SpanKind) -> &'static str {
-    match what {
-        SpanKind::Life => "lives",
-        SpanKind::Body => "its body",
-        SpanKind::Waiting => "waits for a slot",
-        SpanKind::Slot => "holds a slot",
-        SpanKind::Tool => "its tool is at work",
-    }
 }

@@ -69,6 +69,7 @@ enum Wait {
     Children,
     Fan,
     Store,
+    Gate,
 }
 
 #[derive(Debug)]
@@ -135,6 +136,7 @@ impl Body {
             Wait::Children => "a body that waits for children",
             Wait::Fan => "a body that runs a fan-out",
             Wait::Store => "a body that waits for its record",
+            Wait::Gate => "a task that waits for its turn",
         }
     }
 
@@ -259,6 +261,13 @@ impl World<'_> {
                     self.covers("a record that failed");
                     body.give_up();
                 }
+                true
+            }
+            BodyMessage::TurnStands => {
+                if body.wait != Wait::Gate {
+                    return false;
+                }
+                self.happens(Happening::TaskBegan { task: body.node });
                 true
             }
             BodyMessage::Begin | BodyMessage::Signal | BodyMessage::Abort => false,
@@ -448,6 +457,23 @@ impl World<'_> {
                 Flow::On
             }
             Act::FanOut { members, plan } => self.begin_fan(body, members, plan),
+            Act::Later => {
+                self.register_task(id, body.session);
+                Flow::On
+            }
+            Act::AwaitTurn if self.tasks.may_begin(id) || self.tamper.slips(Slip::BeginsBeforeItsTurn) => {
+                self.happens(Happening::TaskBegan { task: id });
+                Flow::On
+            }
+            Act::AwaitTurn => Flow::Waits(Wait::Gate),
+            Act::TurnStands => {
+                self.turn_stands(id, body.session);
+                Flow::On
+            }
+            Act::CloseTasks => {
+                self.close_tasks(body.session);
+                Flow::On
+            }
             Act::WriteEnding => {
                 if !self.endings_said.insert(id) && !self.tamper.slips(Slip::SaysEndingsTwice) {
                     return Flow::On;
@@ -549,6 +575,7 @@ impl World<'_> {
                     }
                 }
                 FanEffect::Cancel { member, reason } => {
+                    self.happens(Happening::FanEndsEarly { node: body.node });
                     let node = body.fan.as_ref().and_then(|fan| fan.nodes.get(member).copied().flatten());
                     if let Some(node) = node {
                         self.cancel_child(body.node, node, reason);

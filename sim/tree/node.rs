@@ -247,6 +247,7 @@ impl World<'_> {
         if end != End::Returned {
             self.say_ending(id, node.kind);
         }
+        self.node_is_over(id, node.session, node.kind, end == End::Returned);
         self.take_down(id, &node);
         if let Some(parent) = node.parent {
             let over = Message::ChildOver(id, Some(ending));
@@ -261,6 +262,7 @@ impl World<'_> {
         let Some(node) = self.nodes.remove(&id) else { return };
         self.happens(Happening::Died { node: id });
         self.say_ending(id, node.kind);
+        self.node_is_over(id, node.session, node.kind, false);
         self.take_down(id, &node);
         self.schedule.send(Address::Node(id), Address::Body(id), Message::Body(BodyMessage::Abort));
         if let Some(parent) = node.parent {
@@ -300,6 +302,7 @@ impl World<'_> {
     /// A node that never comes to life.
     fn miscarry(&mut self, birth: &Birth, ending: Ending) {
         self.say_ending(birth.node, birth.script.kind);
+        self.node_is_over(birth.node, birth.session, birth.script.kind, false);
         self.tell_waiter(birth.node, birth.waiter, ending);
     }
 

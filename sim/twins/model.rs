@@ -51,7 +51,7 @@ const FLOOD_CALLS: usize = 70;
 /// Tells a script.
 pub struct PretendedModel {
     fate: Fate,
-    script: ScriptedModel,
+    script: Arc<ScriptedModel>,
     faulty: bool,
     hostile: bool,
     /// A word that nobody must see.
@@ -68,7 +68,7 @@ pub type Tap = fn(Wire, Arc<dyn Http>) -> Arc<dyn Http>;
 
 impl PretendedModel {
     /// The model of a play, which tells this script.
-    pub fn new(fate: Fate, script: ScriptedModel, play: &Play, clock: Arc<dyn Clock>, tap: Option<Tap>) -> Self {
+    pub fn new(fate: Fate, script: Arc<ScriptedModel>, play: &Play, clock: Arc<dyn Clock>, tap: Option<Tap>) -> Self {
         Self {
             fate,
             script,
@@ -118,6 +118,8 @@ impl PretendedModel {
             context_tokens: self.window_tokens,
             timeouts: ModelTimeouts::default(),
             price: TokenPrice::default(),
+            object_support: None,
+            concurrency_max: None,
         };
         let remote = RemoteModel::new(settings, protocol, line, Arc::clone(&self.clock))
             .map_err(|error| ModelError::Invalid { message: error.to_string() })?;

@@ -55,3 +55,11 @@ fn a_project_of_a_known_kind_has_its_commands() {
     let ids: Vec<_> = ran.json()["check"].as_array().unwrap().iter().map(|check| check["id"].clone()).collect();
     assert_eq!(ids, ["node-test", "node-lint", "go-test", "go-vet"]);
 }
+
+// Found in a review: what every command takes was not heard here.
+#[test]
+fn a_bucket_is_reached_as_the_command_line_says() {
+    let workspace = Workspace::new();
+    let ran = workspace.run(&["verify", "--list", "--workspace", "s3://b/p", "--s3-endpoint", "nowhere"]).ends_with(2);
+    assert!(ran.err.contains("nowhere"), "{}", ran.err);
+}

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use toolwarden::policy::Rule;
 use toolwarden::prelude::{CancelTarget, Reply};
 use toolwarden::scope::Confirming;
+use toolwarden::skill_limits::SkillLimits;
 use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::Entropy;
@@ -15,6 +17,33 @@ use crate::support::model::script;
 use crate::support::tool::{Gate, echo};
 use crate::support::world::{World, allowing, policy};
 use crate::{governed, id_of};
+
+/// What a skill asks about is not settled by somebody's word on another call, however much the session allows.
+#[tokio::test]
+async fn a_question_of_a_skill_waits_for_its_own_answer() {
+    let world = World::new().await;
+    let rules = ["bash(git *)", "echo"].map(|rule| Rule::parse(rule).unwrap());
+    let session = world
+        .session()
+        .policy(allowing(&["bash"]))
+        .skill(SkillLimits::new(rules.into()).unwrap())
+        .confirming(Confirming::Park)
+        .tool(echo("echo").shared())
+        .open()
+        .await
+        .unwrap();
+    let doubtful = governed(&session, "bash", json!({"command": "PATH=/tmp git status"}));
+    world.record.wait_nth("confirmation_required", 1, |_| true).await;
+    let other = governed(&session, "echo", json!({}));
+    let question = world.record.wait_nth("confirmation_required", 2, |_| true).await;
+    assert!(session.confirm(id_of(&question).into(), None, Reply::ApproveAlways).await);
+    assert!(other.await.unwrap().is_success());
+    let [pending] = &*session.pending_confirmations().await.unwrap() else { panic!("it runs without an answer") };
+    assert!(session.confirm(pending.id.clone(), None, Reply::Reject(None)).await);
+    assert_eq!(doubtful.await.unwrap().metadata["refused"]["stage"], "confirmation");
+    world.at_rest(&[&session]).await;
+    world.end().await;
+}
 
 /// Case C196: three asks at once; "always" on the first covers its sibling, a no on the second is a result, and the
 /// third is cancelled.

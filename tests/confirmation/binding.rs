@@ -76,6 +76,26 @@ async fn a_file_that_changed_is_asked_about_again() {
     }
 }
 
+/// Of a file that is too large to be hashed for a question, size and time of change are bound.
+#[tokio::test]
+async fn a_large_file_that_changed_is_asked_about_again() {
+    let world = World::new().await;
+    let session = world.session().confirming(Confirming::Park).open().await.unwrap();
+    let large = std::fs::File::create(world.path().join("f")).unwrap();
+    // A hole: no byte of it is on the disk.
+    large.set_len((64 << 20) + 1).unwrap();
+    let call = governed(&session, "write", write());
+    let first = question(&world, 1).await;
+    large.set_len(65 << 20).unwrap();
+    approve(&session, &first).await;
+    let second = question(&world, 2).await;
+    assert_ne!(first["digest"], second["digest"]);
+    approve(&session, &second).await;
+    assert!(call.await.unwrap().is_success());
+    world.at_rest(&[&session]).await;
+    world.end().await;
+}
+
 /// A link that is swapped leads to another file, although that has the same content.
 #[tokio::test]
 async fn a_link_that_is_swapped_is_asked_about_again() {

@@ -200,6 +200,13 @@ fn nested() {
     assert!(killed >= 70, "only {killed} instants");
 }
 
+/// A task in the background goes on after its process died, whenever that was, and its effect is done once at the most.
+#[test]
+fn in_the_background() {
+    let killed = kill_everywhere("in_the_background");
+    assert!(killed >= 100, "only {killed} instants");
+}
+
 #[test]
 fn fork() {
     let killed = kill_everywhere("fork");

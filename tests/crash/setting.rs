@@ -8,11 +8,12 @@ use toolwarden::embedding::{BuildError, Runtime, SessionBuilder};
 use toolwarden::policy::{PermissionPolicy, Rule};
 use toolwarden::resume::ResumeError;
 use toolwarden::run_status::RunStatus;
-use toolwarden::session::SessionError;
+use toolwarden::session::{CancelTarget, SessionError};
 use toolwarden::skill_limits::SkillLimits;
 use toolwarden_actors::budget::BudgetLimits;
 use toolwarden_actors::retention::RetentionLimits;
 use toolwarden_actors::tail::TailReading;
+use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::effects::processes::confinement::{Confinement, FileAccess};
 use toolwarden_tools::effects::store::memory::MemoryStore;
 use toolwarden_tools::effects::store::{OnDamage, Store, StoreError};
@@ -139,23 +140,27 @@ async fn one_session_has_one_writer_and_unknown_ones_have_none() {
 
 #[tokio::test]
 async fn a_budget_that_was_used_is_used() {
-    let (store, folder) = (Arc::new(MemoryStore::default()), tempfile::tempdir().unwrap());
-    let first = runtime(&store).await;
-    let turns =
-        [json!({ "text": "one", "usage": { "input_tokens": 99_990, "output_tokens": 1 } }), json!({ "text": "two" })];
-    // A request is estimated with the descriptions of its tools, some thousand tokens.
-    let budget = BudgetLimits { input_tokens: Some(100_000), ..BudgetLimits::default() };
-    let session = first.session(folder.path()).id("s").model(script(&turns)).budget(budget).open().await.unwrap();
-    assert!(session.run("first").await.unwrap().status.is_success());
-    session.close().await;
-    first.shut_down().await;
-    let second = runtime(&store).await;
-    let session = second.resume("s").model(script(&turns)).open().await.unwrap();
-    assert_eq!(session.budget().await.unwrap().spent.input_tokens, 99_990);
-    let status = session.run("and again, with so many words that ten tokens do not cover them").await.unwrap().status;
-    assert!(matches!(status, RunStatus::BudgetExhausted { .. }), "{status}");
-    session.close().await;
-    second.shut_down().await;
+    // Found in a review: a session that had used more than its budget could not be opened any more.
+    for used in [99_990, 100_010] {
+        let (store, folder) = (Arc::new(MemoryStore::default()), tempfile::tempdir().unwrap());
+        let first = runtime(&store).await;
+        let usage = json!({ "input_tokens": used, "output_tokens": 1 });
+        let turns = [json!({ "text": "one", "usage": usage }), json!({ "text": "two" })];
+        // A request is estimated with the descriptions of its tools, some thousand tokens.
+        let budget = BudgetLimits { input_tokens: Some(100_000), ..BudgetLimits::default() };
+        let session = first.session(folder.path()).id("s").model(script(&turns)).budget(budget).open().await.unwrap();
+        assert!(session.run("first").await.unwrap().status.is_success());
+        session.close().await;
+        first.shut_down().await;
+        let second = runtime(&store).await;
+        let session = second.resume("s").model(script(&turns)).open().await.unwrap();
+        assert_eq!(session.budget().await.unwrap().spent.input_tokens, used);
+        let again = "and again, with so many words that ten tokens do not cover them";
+        let status = session.run(again).await.unwrap().status;
+        assert!(matches!(status, RunStatus::BudgetExhausted { .. }), "{status}");
+        session.close().await;
+        second.shut_down().await;
+    }
 }
 
 #[tokio::test]
@@ -284,6 +289,38 @@ async fn event_numbers_are_never_given_twice_and_a_tail_joins_what_was_and_what_
             next = entry.sequence;
         }
         last = until;
+        session.close().await;
+        runtime.shut_down().await;
+    }
+}
+
+// Found in a review: a second word to go on carried a run on that had ended, and nothing cancelled the first any more.
+#[tokio::test]
+async fn going_on_with_a_run_twice_is_one_run() {
+    let folder = tempfile::tempdir().unwrap();
+    for cancels in [false, true] {
+        let (runtime, gate) = (Runtime::builder().build().await.unwrap(), Gate::new());
+        let turns = [json!({ "calls": [{ "tool": "wait", "arguments": {} }] }), json!({ "text": "done" })];
+        let builder = runtime.session(folder.path()).model(script(&turns)).tool(gate.tool("wait").shared());
+        let session = builder.policy(policy("default = 'allow'")).open().await.unwrap();
+        let running = tokio::spawn({
+            let session = session.clone();
+            async move { session.run("wait, then say it").await }
+        });
+        gate.entered(1).await;
+        let mut going_on = Box::pin(session.go_on());
+        assert!(futures_util::poll!(&mut going_on).is_pending());
+        match cancels {
+            true => assert!(session.cancel(&CancelTarget::Run, &CancelReason::Requested)),
+            false => gate.let_go(1),
+        }
+        let (first, second) = (running.await.unwrap().unwrap(), going_on.await.unwrap().unwrap());
+        let wanted = match cancels {
+            true => RunStatus::Cancelled { reason: CancelReason::Requested },
+            false => RunStatus::Completed,
+        };
+        assert_eq!((&first.status, &second.status), (&wanted, &wanted));
+        assert!(cancels || first == second, "{second:?}");
         session.close().await;
         runtime.shut_down().await;
     }

@@ -13,6 +13,7 @@ use futures_util::future::{BoxFuture, join_all};
 use serde_json::{Value, json};
 use toolwarden::embedding::{Runtime, SessionBuilder};
 use toolwarden::models::{Model, ModelError, ModelRequest, ModelTurn, TurnSink};
+use toolwarden::session::Session;
 use toolwarden_actors::fact_log::LOG_KEPT_BYTES;
 use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::outcome::ToolOutcome;
@@ -38,7 +39,7 @@ pub(crate) struct Story {
     turns: fn() -> Vec<Value>,
 }
 
-pub(crate) const STORIES: [Story; 7] = [
+pub(crate) const STORIES: [Story; 8] = [
     Story {
         name: "effects",
         sessions: &["one"],
@@ -132,6 +133,26 @@ pub(crate) const STORIES: [Story; 7] = [
                 json!({ "text": "nested things are done" }),
                 json!({ "when": "the part of a child", "calls": [{ "tool": "count", "arguments": { "child": 1 } }] }),
                 json!({ "when": "the part of a child", "text": "the child is done" }),
+            ]
+        },
+    },
+    Story {
+        name: "in_the_background",
+        sessions: &["one"],
+        prompts: &["begin", "and now"],
+        forks: false,
+        counts_turns: false,
+        cuts_logs: false,
+        turns: || {
+            let task = json!({
+                "agent": "general", "description": "a part", "prompt": "the part of a child", "background": true,
+            });
+            vec![
+                json!({ "when": "begin", "calls": [{ "tool": "task", "arguments": task }] }),
+                json!({ "when": "begin", "text": "a part is under way" }),
+                json!({ "when": "and now", "text": "all of it is done" }),
+                json!({ "when": "the part of a child", "calls": [{ "tool": "count", "arguments": { "child": 1 } }] }),
+                json!({ "when": "the part of a child", "text": "its work is over" }),
             ]
         },
     },
@@ -281,11 +302,20 @@ async fn part(
     session.go_on().await.unwrap();
     let done = runtime.look_at(&id).await.unwrap().state.runs;
     for prompt in &prompts[done as usize..] {
+        its_tasks_end(&session).await;
         let outcome = session.run(prompt).await.unwrap();
         assert!(outcome.status.is_success(), "{name}: {outcome:?}");
         session.save().await.unwrap();
     }
+    its_tasks_end(&session).await;
     let last = session.go_on().await.unwrap().unwrap();
     session.close().await;
     (name.to_owned(), last.text)
+}
+
+/// Waits for what a session does in the background.
+async fn its_tasks_end(session: &Session) {
+    for task in session.pending_subagent_tasks() {
+        session.subagent_result(&task.task_id).await.unwrap();
+    }
 }

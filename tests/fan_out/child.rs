@@ -187,3 +187,55 @@ async fn a_child_has_its_own_memory_of_files() {
     world.at_rest(&[&session]).await;
     world.end().await;
 }
+
+/// An answer in the form that was asked for comes back as it is, and one in another form is no success.
+#[tokio::test]
+async fn an_answer_has_the_form_that_was_asked_for() {
+    let world = World::new().await;
+    let turns = [
+        json!({"when": "count them", "text": "```json\n{\"count\": 3}\n```"}),
+        json!({"when": "say it", "text": "there are three"}),
+        // Its model is asked once more, for the form alone.
+        json!({"when": "add nothing:\nthere are three", "text": "{\"count\": 3}"}),
+        json!({"when": "guess", "text": "some"}),
+        json!({"when": "add nothing:\nsome", "text": "still some", "repeat": true}),
+    ];
+    let session = world.session().model(script(&turns)).open().await.unwrap();
+    let schema = json!({"type": "object", "required": ["count"], "properties": {"count": {"type": "integer"}}});
+    let asking =
+        |prompt: &str| json!({"agent": "general", "description": "d", "prompt": prompt, "output_schema": schema});
+    let counted = session.tool("task", asking("count them")).await.unwrap();
+    assert!(counted.is_success(), "{}", counted.output);
+    assert_eq!(counted.metadata["structured"], json!({"count": 3}));
+    let prompt = &world.record.of_type("agent_start")[0]["prompt"];
+    assert!(prompt.as_str().unwrap().contains("\"required\":[\"count\"]"), "{prompt}");
+    let guessed = session.tool("task", json!({"tasks": [asking("say it"), asking("guess")]})).await.unwrap();
+    let results = &guessed.metadata["results"];
+    assert_eq!((&results[0]["success"], &results[0]["structured"]), (&json!(true), &json!({"count": 3})));
+    assert_eq!(results[1]["success"], false);
+    assert!(
+        results[1].get("structured").is_none() && guessed.output.contains("form that was asked for"),
+        "{guessed:?}"
+    );
+    world.at_rest(&[&session]).await;
+    world.end().await;
+}
+
+/// An answer that is shown in part is kept as a whole, and the result says where.
+#[tokio::test]
+async fn the_whole_of_a_long_answer_is_kept() {
+    let world = World::new().await;
+    let long = "a long answer. ".repeat(1000);
+    let session = world.session().model(script(&[json!({"when": "child", "text": long})])).open().await.unwrap();
+    let result = session.tool("task", child("general")).await.unwrap();
+    assert!(result.is_success() && result.output.len() < 5_000, "{}", result.output);
+    assert_eq!(result.metadata["truncated_for_context"], true);
+    let id = result.metadata["task_id"].as_str().unwrap();
+    assert_eq!(result.metadata["artifact_id"], format!("task-output:{id}"));
+    let uri = result.metadata["artifact_uri"].as_str().unwrap();
+    let mut artifact = session.artifact(uri).await.unwrap();
+    let whole = artifact.read(0..artifact.size_bytes()).unwrap();
+    assert_eq!(String::from_utf8(whole).unwrap(), long);
+    world.at_rest(&[&session]).await;
+    world.end().await;
+}

@@ -127,6 +127,88 @@ async fn words_without_tools_cost_one_small_request() {
     }
 }
 
+/// Refuses long conversations as some providers do: with a status and prose, and no code that says why.
+struct InProse {
+    bytes_max: usize,
+    summaries: AtomicUsize,
+    refused: AtomicUsize,
+    turns: AtomicUsize,
+}
+
+impl Model for InProse {
+    fn name(&self) -> &str {
+        "in prose"
+    }
+
+    fn turn<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        _sink: &'a dyn TurnSink,
+    ) -> BoxFuture<'a, Result<ModelTurn, ModelError>> {
+        async move {
+            check_pairing(&request.messages).unwrap();
+            if serde_json::to_string(&request.messages).unwrap().len() > self.bytes_max {
+                self.refused.fetch_add(1, Ordering::SeqCst);
+                return Err(ModelError::Invalid { message: "prompt is too long: 210000 tokens".to_owned() });
+            }
+            if request.tools.is_empty() {
+                self.summaries.fetch_add(1, Ordering::SeqCst);
+                return Ok(ModelTurn::answer("They read a lot."));
+            }
+            let turn = self.turns.fetch_add(1, Ordering::SeqCst);
+            if turn == 20 {
+                return Ok(ModelTurn::answer("done"));
+            }
+            let arguments = CallArguments::Parsed(json!({"n": turn, "pad": "x".repeat(6000)}));
+            Ok(ModelTurn::calling("", vec![ModelCall { id: format!("c{turn}"), tool: "echo".into(), arguments }]))
+        }
+        .boxed()
+    }
+}
+
+fn in_prose(bytes_max: usize) -> Arc<InProse> {
+    let zero = || AtomicUsize::new(0);
+    Arc::new(InProse { bytes_max, summaries: zero(), refused: zero(), turns: zero() })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_window_that_is_told_in_prose_alone_is_found_by_rule() {
+    let world = World::new().await;
+    let model = in_prose(120_000);
+    let long = session(&world, model.clone()).await;
+    let outcome = long.run("the task").await.unwrap();
+    assert_eq!((outcome.status, outcome.text.as_str()), (RunStatus::Completed, "done"));
+    let (refused, summaries) = (model.refused.load(Ordering::SeqCst), model.summaries.load(Ordering::SeqCst));
+    assert!(refused > 0 && refused == summaries, "{refused} refusals, {summaries} summaries");
+    // A short request that is refused is told at once, in its provider's words.
+    let model = in_prose(10);
+    let short = session(&world, model.clone()).await;
+    let outcome = short.run("the task").await.unwrap();
+    assert!(matches!(&outcome.status, RunStatus::ModelFailed { message } if message.contains("too long")));
+    assert_eq!((model.refused.load(Ordering::SeqCst), model.summaries.load(Ordering::SeqCst)), (1, 0));
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_is_told_while_the_model_writes_it() {
+    for protocol in PROTOCOLS {
+        let world = World::new().await;
+        let provider = Provider::new(1, |_| Fault::None);
+        let session = session(&world, remote(protocol, &provider)).await;
+        assert_eq!(session.run("go").await.unwrap().status, RunStatus::Completed);
+        let lines = world.record.lines();
+        let at = |kind: &str| lines.iter().position(|line| line["type"] == kind).unwrap();
+        let (begun, ended, started) = (at("tool_start"), at("turn_end"), at("tool_execution_start"));
+        assert!(begun < ended && ended < started, "{protocol}: {begun} {ended} {started}");
+        assert_eq!((&lines[begun]["id"], &lines[begun]["name"]), (&json!("c0"), &json!("echo")), "{protocol}");
+        let pieces: Vec<&Value> = lines.iter().filter(|line| line["type"] == "tool_input_delta").collect();
+        assert!(pieces.iter().all(|piece| piece["id"] == "c0"), "{protocol}");
+        let text: String = pieces.iter().map(|piece| piece["delta"].as_str().unwrap()).collect();
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), lines[started]["args"], "{protocol}");
+        world.end().await;
+    }
+}
+
 /// A model with a small window, which checks that what it gets fits into it.
 struct Windowed {
     tokens: u64,

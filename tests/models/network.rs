@@ -16,8 +16,9 @@ use super::support::world::{World, allowing};
 const SEEDS: u64 = 40;
 const ROUNDS: usize = 3;
 /// Every way in which a run may end here.
-const ENDINGS: [&str; 5] = ["completed", "model_failed", "malformed_calls", "repeated_calls", "tool_round_limit"];
-const RETRIES: RetryPolicy = RetryPolicy {
+pub(crate) const ENDINGS: [&str; 5] =
+    ["completed", "model_failed", "malformed_calls", "repeated_calls", "tool_round_limit"];
+pub(crate) const RETRIES: RetryPolicy = RetryPolicy {
     attempts_max: 4,
     wait_min: Duration::from_millis(1),
     wait_max: Duration::from_millis(4),
@@ -25,7 +26,7 @@ const RETRIES: RetryPolicy = RetryPolicy {
 };
 
 /// A number that follows from a seed and a place: splitmix64.
-fn drawn(seed: u64, place: u64) -> u64 {
+pub(crate) fn drawn(seed: u64, place: u64) -> u64 {
     let mut z = seed.wrapping_mul(0x1000_0001).wrapping_add(place).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -50,7 +51,7 @@ fn fault(seed: u64, number: usize) -> Fault {
 }
 
 /// Checks what ran: each call once, and none that is less than the provider wrote.
-fn check(protocol: &str, seed: u64, started: &[Value]) {
+pub(crate) fn check(protocol: &str, seed: u64, started: &[Value]) {
     let mut numbers = BTreeSet::new();
     for arguments in started.iter().map(|line| &line["args"]) {
         let fields = arguments.as_object().unwrap();

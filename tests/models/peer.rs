@@ -36,6 +36,17 @@ static MADE: AtomicUsize = AtomicUsize::new(0);
 
 /// A model at this address, which gives up on silence soon.
 pub(crate) fn model(name: &str, base_url: &str, stream: bool, http: Arc<dyn Http>) -> Arc<RemoteModel> {
+    model_for(name, base_url, stream, http, None)
+}
+
+/// The same, for so many requests beside each other.
+pub(crate) fn model_for(
+    name: &str,
+    base_url: &str,
+    stream: bool,
+    http: Arc<dyn Http>,
+    concurrency_max: Option<usize>,
+) -> Arc<RemoteModel> {
     let settings = RemoteSettings {
         // Each has its own health: one that failed before would be left alone.
         name: format!("test:{name}:{}", MADE.fetch_add(1, Ordering::Relaxed)),
@@ -45,6 +56,8 @@ pub(crate) fn model(name: &str, base_url: &str, stream: bool, http: Arc<dyn Http
         context_tokens: None,
         timeouts: ModelTimeouts { idle: Duration::from_millis(800), ..ModelTimeouts::default() },
         price: TokenPrice::default(),
+        object_support: None,
+        concurrency_max,
     };
     Arc::new(RemoteModel::new(settings, protocol(name), http, Effects::real().clock).unwrap())
 }

@@ -160,13 +160,13 @@ impl Drop for Guard {
 }
 
 /// How many results a conversation holds.
-fn results_in(body: &Value) -> usize {
+pub(crate) fn results_in(body: &Value) -> usize {
     body.to_string().matches(r#""type":"tool_result""#).count()
         + body.to_string().matches(r#""type":"function_call_output""#).count()
         + body.to_string().matches(r#""role":"tool""#).count()
 }
 
-fn answer(url: &str, done: usize, rounds: usize) -> String {
+pub(crate) fn answer(url: &str, done: usize, rounds: usize) -> String {
     let arguments = json!({"n": done, "pad": "x".repeat(PAD_CHARS)}).to_string();
     let call = (done < rounds).then_some(arguments.as_str());
     let events = if url.ends_with("/messages") {

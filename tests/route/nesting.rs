@@ -99,6 +99,7 @@ async fn a_custom_tool_cannot_get_the_hosts_trust() {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Held {
     invoke: bool,
+    generate: bool,
     delegate: bool,
     background: bool,
     web: bool,
@@ -118,6 +119,7 @@ fn looking(needs: Needs, held: &Arc<Mutex<Held>>) -> Custom {
             let content = Replacement { bytes: b"new", expected: Expected::Any, create_folders: false };
             *held.lock().unwrap() = Held {
                 invoke: ctx.invoke.is_some(),
+                generate: ctx.generate.is_some(),
                 delegate: ctx.delegate.is_some(),
                 background: ctx.background.is_some(),
                 web: ctx.web.is_some(),
@@ -139,7 +141,8 @@ fn path(text: &str) -> WorkspacePath {
 #[tokio::test]
 async fn a_tool_holds_only_what_its_needs_name() {
     let none = Needs::default();
-    let all = Needs { write: true, exec: true, invoke: true, delegate: true, background: true, web: true };
+    let all =
+        Needs { write: true, exec: true, invoke: true, generate: true, delegate: true, background: true, web: true };
     for needs in
         [none, Needs { write: true, ..none }, Needs { exec: true, ..none }, Needs { invoke: true, ..none }, all]
     {
@@ -150,6 +153,7 @@ async fn a_tool_holds_only_what_its_needs_name() {
         assert!(session.tool("look", json!({})).await.unwrap().is_success());
         let expected = Held {
             invoke: needs.invoke,
+            generate: needs.generate,
             delegate: needs.delegate,
             background: needs.background,
             web: needs.web,
@@ -169,7 +173,8 @@ async fn no_need_widens_a_workspace() {
     let world = World::new().await;
     std::fs::write(world.path().join("old"), "old").unwrap();
     let held = Arc::new(Mutex::new(Held::default()));
-    let all = Needs { write: true, exec: true, invoke: false, delegate: false, background: true, web: true };
+    let all =
+        Needs { write: true, exec: true, invoke: false, generate: false, delegate: false, background: true, web: true };
     let session = world
         .session()
         .capabilities(toolwarden_tools::workspace::WorkspaceCapabilities::read_only())

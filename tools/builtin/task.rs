@@ -16,8 +16,9 @@ use thiserror::Error;
 use self::report::Asked;
 use super::nested::settled;
 use crate::cancellation::CancelReason;
-use crate::context::{ChildTask, Delegate, FanOutPolicy, ToolContext};
+use crate::context::{ChildTask, Delegate, DelegateError, FanOutPolicy, ToolContext};
 use crate::declaration::Capabilities;
+use crate::generation;
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::tool::{Lane, Needs, Tool, ToolFuture, ToolSpec};
@@ -100,12 +101,23 @@ pub enum TaskError {
         /// The agents that there are, in words.
         known: String,
     },
-    /// Running on after the call has returned.
-    #[error("tasks[{0}].background is not supported here; leave it out, and the call waits for the task")]
+    /// Running on after the call has returned, and more than that.
+    #[error("tasks[{0}].background needs a call of its own: one task, and none of the options for several")]
     Background(usize),
-    /// A form for the answer.
-    #[error("tasks[{0}].output_schema is not supported here; leave it out and describe the wanted form in the prompt")]
-    OutputSchema(usize),
+    /// A form for an answer that nobody waits for.
+    #[error("tasks[{0}] cannot have output_schema and background both; leave one of them out")]
+    FormLater(usize),
+    /// A form that is no schema, or one that cannot be used.
+    #[error("tasks[{index}].output_schema cannot be used: {message}")]
+    OutputSchema {
+        /// Which task.
+        index: usize,
+        /// Why.
+        message: String,
+    },
+    /// None was started.
+    #[error(transparent)]
+    Delegate(#[from] DelegateError),
     /// Nobody to hand work to.
     #[error("this host gives task no way to start other agents; do the work here")]
     NoDelegate,
@@ -141,6 +153,8 @@ struct Item {
 struct Plan {
     tasks: Vec<ChildTask>,
     asked: Asked,
+    /// Whether the one task goes on after the call.
+    background: bool,
 }
 
 impl TaskTool {
@@ -179,9 +193,14 @@ impl From<TaskError> for ToolOutcome {
     fn from(error: TaskError) -> Self {
         let message = error.to_string();
         match error {
-            TaskError::Background(_) | TaskError::OutputSchema(_) | TaskError::NoDelegate => {
+            TaskError::NoDelegate | TaskError::Delegate(DelegateError::Nested) => {
                 Self::error(ToolErrorKind::Unsupported { message: message.clone() }, message)
             }
+            TaskError::Delegate(DelegateError::Spent { .. }) => {
+                Self::error(ToolErrorKind::BudgetExhausted { resource: "child_runs".to_owned() }, message)
+            }
+            TaskError::Delegate(DelegateError::Closing) => Self::ended_early("task", &CancelReason::SessionClosed),
+            TaskError::Delegate(DelegateError::NotKept(_)) => Self::error(ToolErrorKind::Crashed, message),
             _ => Self::invalid_argument(message),
         }
     }
@@ -208,6 +227,7 @@ impl Plan {
             Some(wanted) if !(1..=count).contains(&wanted) => return Err(TaskError::Enough { wanted, tasks: count }),
             _ => {}
         }
+        let background = items.iter().position(|item| item.background);
         let tasks = items.into_iter().enumerate().map(|(index, item)| item.check(index)).collect::<Result<_, _>>()?;
         let asked = Asked {
             fan_out: count > 1
@@ -219,7 +239,10 @@ impl Plan {
             timeout_ms: whole.timeout_ms,
             min_success_count: whole.min_success_count,
         };
-        Ok(Self { tasks, asked })
+        match background {
+            Some(index) if asked.fan_out => Err(TaskError::Background(index)),
+            background => Ok(Self { tasks, asked, background: background.is_some() }),
+        }
     }
 
     fn check_agents(&self, known: &[(String, String)]) -> Result<(), TaskError> {
@@ -242,6 +265,9 @@ impl Plan {
             enough_successes: self.asked.min_success_count,
             timeout_ms: self.asked.timeout_ms,
         };
+        if self.background {
+            return self.start(delegate).await;
+        }
         let begun_at = ctx.clock.monotonic();
         let Some(ended) = settled(ctx, delegate.delegate(self.tasks, policy)).await else {
             let reason = ctx.cancel.reason().cloned().unwrap_or(CancelReason::Requested);
@@ -249,8 +275,21 @@ impl Plan {
             let text = format!("{}; the tasks did not report back in time and were ended", outcome.output);
             return ToolOutcome { output: text, ..outcome }.with("task_count", self.asked.task_count);
         };
+        let ended = match ended {
+            Ok(ended) => ended,
+            Err(error) => return TaskError::from(error).into(),
+        };
         let duration: Duration = ctx.clock.monotonic().saturating_sub(begun_at);
         report::outcome(&ended, &self.asked, duration, ctx.cancel.reason())
+    }
+
+    /// Starts the one task, which goes on after this.
+    async fn start(self, delegate: &dyn Delegate) -> ToolOutcome {
+        let Some(task) = self.tasks.into_iter().next() else { return TaskError::Count(0).into() };
+        match delegate.background(task).await {
+            Ok(started) => report::started(&started),
+            Err(error) => TaskError::from(error).into(),
+        }
     }
 }
 
@@ -266,11 +305,8 @@ impl Item {
                 return Err(TaskError::Empty { index, field, wanted });
             }
         }
-        if self.background {
-            return Err(TaskError::Background(index));
-        }
-        if self.output_schema.is_some() {
-            return Err(TaskError::OutputSchema(index));
+        if let Some(schema) = &self.output_schema {
+            check_form(index, schema, self.background)?;
         }
         if self.prompt.len() > PROMPT_BYTES_MAX {
             return Err(TaskError::PromptTooLong { index, bytes: self.prompt.len() });
@@ -283,8 +319,21 @@ impl Item {
             description: self.description,
             prompt: self.prompt,
             max_steps: self.max_steps,
+            output_schema: self.output_schema,
         })
     }
+}
+
+/// A form that an answer can be held to: a schema that compiles and is not larger than any tool's.
+fn check_form(index: usize, schema: &Value, background: bool) -> Result<(), TaskError> {
+    if background {
+        return Err(TaskError::FormLater(index));
+    }
+    let unusable = |message: String| TaskError::OutputSchema { index, message };
+    if !schema.is_object() {
+        return Err(unusable("give a JSON schema, which is an object".to_owned()));
+    }
+    generation::compile(schema).map(drop).map_err(|error| unusable(error.to_string()))
 }
 
 fn in_words(agents: &[(String, String)]) -> String {
@@ -308,7 +357,8 @@ fn spec(agents: &[(String, String)]) -> ToolSpec {
              independent and large enough to be worth a run of its own, up to {TASKS_MAX} tasks in one call, \
              {WIDTH_DEFAULT} at a time; do small things yourself. The call ends when all tasks have ended. With \
              allow_partial_failure some may fail; with min_success_count it ends as soon as that many have \
-             succeeded. {who}"
+             succeeded. One task alone may run in the background: the call returns at once, and the answer comes as a \
+             message later, while you work on. {who}"
         ),
         parameters: accepted(),
         model_parameters: Some(shown()),
@@ -359,6 +409,14 @@ fn item_shown() -> Value {
             "type": "integer", "minimum": 1, "maximum": STEPS_MAX,
             "description": "Most model rounds; the agent's own limit when left out.",
         },
+        "output_schema": {
+            "type": "object",
+            "description": "A JSON schema that the final answer must fit; it comes back as structured.",
+        },
+        "background": {
+            "type": "boolean", "default": false,
+            "description": "Return at once and let the task run on; its answer is told to you later. Only for one task.",
+        },
     })
 }
 
@@ -369,14 +427,11 @@ fn timeout_schema() -> Value {
     })
 }
 
-/// What a call may hold: also one task without a list, and camel case, as hosts write them. What is not supported
-/// yet passes the schema, so that it is refused with a sentence and not as a stray key.
+/// What a call may hold: also one task without a list, and camel case, as hosts write them.
 fn accepted() -> Value {
     let mut item = item_shown();
     item["maxSteps"] = item["max_steps"].clone();
-    item["background"] = json!({"type": "boolean"});
-    item["output_schema"] = json!({"type": "object"});
-    item["outputSchema"] = json!({"type": "object"});
+    item["outputSchema"] = item["output_schema"].clone();
     let mut schema = shown();
     if let (Some(own), Some(single)) = (schema["properties"].as_object_mut(), item.as_object()) {
         for (alias, name) in [

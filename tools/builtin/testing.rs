@@ -40,6 +40,7 @@ pub(crate) fn context_over(workspace: Workspace) -> ToolContext {
         spool: Arc::new(NoSpool),
         web: None,
         invoke: None,
+        generate: None,
         delegate: None,
         background: None,
     }

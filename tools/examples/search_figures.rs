@@ -33,6 +33,7 @@ fn context(root: &Path) -> ToolContext {
         progress: Arc::new(NoProgress),
         spool: Arc::new(NoSpool),
         invoke: None,
+        generate: None,
         delegate: None,
         background: None,
         web: None,

@@ -14,8 +14,10 @@ use toolwarden_tools::effects::processes::containment::CommandLimits;
 
 use super::Provider;
 use crate::models::gate::RetryPolicy;
+use crate::models::object_support::ObjectSupport;
 use crate::models::price::TokenPrice;
 use crate::models::remote::ModelTimeouts;
+use crate::models::wire::Protocol;
 
 /// Largest file of settings, in bytes.
 pub const CONFIG_BYTES_MAX: usize = 1024 * 1024;
@@ -27,11 +29,13 @@ const ATTEMPTS_MAX: i64 = 20;
 const PROCESSES_MAX: i64 = 4_194_304;
 /// Most memory that a command can be limited to, in MiB: a pebibyte.
 const MEMORY_MIB_MAX: i64 = 1 << 30;
+/// Most requests to one model beside each other that can be set.
+const CONCURRENCY_MAX: i64 = 1024;
 /// Highest price that can be set, in US dollars a million tokens.
 const PRICE_USD_MAX: f64 = 1_000_000.0;
 /// The settings of a provider.
 const PROVIDER_KEYS: &str = "base_url, api_key, api_key_env, stream, context_tokens, max_output_tokens, \
-                             reasoning_effort, thinking_tokens, connect_timeout_s, first_byte_timeout_s, \
+                             reasoning_effort, thinking_tokens, structured_output, max_concurrency, connect_timeout_s, first_byte_timeout_s, \
                              idle_timeout_s, total_timeout_s and [price]";
 
 /// The settings of all models.
@@ -41,8 +45,19 @@ pub struct ModelConfig {
     pub providers: BTreeMap<Provider, ProviderConfig>,
     /// When a request is sent again.
     pub retries: RetryPolicy,
+    /// Where agents are found.
+    pub agents: AgentFolders,
     /// What each command may use.
     pub commands: CommandLimits,
+}
+
+/// The folders that agents are read from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AgentFolders {
+    /// The person's own; one that is not absolute stands beside the settings.
+    pub folder: Option<String>,
+    /// A folder of every workspace.
+    pub workspace_folder: Option<String>,
 }
 
 /// The settings of one provider's models; what is not set is left to defaults.
@@ -64,6 +79,10 @@ pub struct ProviderConfig {
     pub reasoning_effort: Option<String>,
     /// The most tokens it may think.
     pub thinking_tokens_max: Option<u64>,
+    /// How many requests to one model there may be beside each other.
+    pub concurrency_max: Option<usize>,
+    /// By which means models are held to the form of an object, at the most.
+    pub object_support: Option<ObjectMeans>,
     /// What tokens cost.
     pub price: TokenPrice,
     times: [Option<Duration>; 4],
@@ -89,6 +108,46 @@ impl fmt::Debug for ProviderConfig {
             .field("base_url", &self.base_url)
             .field("has_key", &self.key.is_some())
             .finish_non_exhaustive()
+    }
+}
+
+/// By which means a provider's models are held to the form of an object: servers that speak a protocol may lack parts
+/// of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObjectMeans {
+    /// Everything that the protocol has.
+    JsonSchema,
+    /// A forced tool, and nothing else.
+    ForcedTool,
+    /// Any JSON object, and nothing else.
+    JsonObject,
+    /// Words.
+    None,
+}
+
+/// How they are written.
+const MEANS_WORDS: &str = "\"json_schema\", \"forced_tool\", \"json_object\" and \"none\"";
+
+impl ObjectMeans {
+    fn named(word: &str) -> Option<Self> {
+        match word {
+            "json_schema" => Some(Self::JsonSchema),
+            "forced_tool" => Some(Self::ForcedTool),
+            "json_object" => Some(Self::JsonObject),
+            "none" => Some(Self::None),
+            _ => None,
+        }
+    }
+
+    /// What of a protocol's means is left.
+    pub fn of(self, protocol: &dyn Protocol) -> ObjectSupport {
+        let (all, none) = (protocol.object_support(), ObjectSupport::default());
+        match self {
+            Self::JsonSchema => all,
+            Self::ForcedTool => ObjectSupport { forced_tool: all.forced_tool, ..none },
+            Self::JsonObject => ObjectSupport { json_object: all.json_object, ..none },
+            Self::None => none,
+        }
     }
 }
 
@@ -174,6 +233,11 @@ impl Reader<'_> {
                     }
                     other => reader.unknown(key, other, "attempts and max_wait_s"),
                 }),
+                "agents" => self.each_entry(value, |reader, (key, value)| match key.get_ref().as_ref() {
+                    "folder" => config.agents.folder = reader.text(key, value),
+                    "workspace_folder" => config.agents.workspace_folder = reader.text(key, value),
+                    other => reader.unknown(key, other, "folder and workspace_folder"),
+                }),
                 "commands" => self.each_entry(value, |reader, (key, value)| match key.get_ref().as_ref() {
                     "max_processes" => {
                         let most = reader.whole(key, value, PROCESSES_MAX);
@@ -185,7 +249,7 @@ impl Reader<'_> {
                     }
                     other => reader.unknown(key, other, "max_processes and max_memory_mib"),
                 }),
-                other => self.unknown(key, other, "[providers.NAME], [retry] and [commands]"),
+                other => self.unknown(key, other, "[providers.NAME], [retry], [commands] and [agents]"),
             }
         }
     }
@@ -220,6 +284,16 @@ impl Reader<'_> {
             "stream" => match value.get_ref() {
                 DeValue::Boolean(stream) => set.stream = Some(*stream),
                 _ => self.fault(value.span().start, "stream is true or false".to_owned()),
+            },
+            "max_concurrency" => {
+                set.concurrency_max =
+                    self.whole(key, value, CONCURRENCY_MAX).and_then(|count| usize::try_from(count).ok());
+            }
+            "structured_output" => match value.get_ref() {
+                DeValue::String(word) if ObjectMeans::named(word).is_some() => {
+                    set.object_support = ObjectMeans::named(word);
+                }
+                _ => self.fault(value.span().start, format!("structured_output is one of {MEANS_WORDS}")),
             },
             "context_tokens" => set.context_tokens = self.whole(key, value, TOKENS_MAX),
             "max_output_tokens" => set.output_tokens_max = self.whole(key, value, TOKENS_MAX),
@@ -305,8 +379,14 @@ mod tests {
 
     use super::{ModelConfig, Provider};
     use crate::models::TokenUsage;
+    use crate::models::object_support::ObjectSupport;
+    use crate::models::openai_chat::OpenAiChat;
 
     const WHOLE: &str = r#"
+[agents]
+folder = "agents"
+workspace_folder = ".toolwarden/agents"
+
 [retry]
 attempts = 2
 max_wait_s = 30
@@ -324,12 +404,16 @@ cache_read = 0.3
 base_url = "http://127.0.0.1:8080/v1"
 stream = false
 context_tokens = 0x2000
+structured_output = "forced_tool"
+max_concurrency = 3
 "#;
 
     #[test]
     fn settings_are_read() {
         let config = ModelConfig::from_toml(WHOLE, "f").unwrap();
         assert_eq!((config.retries.attempts_max, config.retries.asked_wait_max), (2, Duration::from_secs(30)));
+        assert_eq!(config.agents.folder.as_deref(), Some("agents"));
+        assert_eq!(config.agents.workspace_folder.as_deref(), Some(".toolwarden/agents"));
         let claude = &config.providers[&Provider::Anthropic];
         assert_eq!((claude.key_variable.as_deref(), claude.thinking_tokens_max), (Some("MY_KEY"), Some(2000)));
         assert_eq!(claude.timeouts().idle, Duration::from_millis(1500));
@@ -342,16 +426,21 @@ context_tokens = 0x2000
         assert_eq!(claude.price.cost_microusd(usage), 1_500_000 + 150_000 + 1_500_000);
         let chat = &config.providers[&Provider::OpenAiChat];
         assert_eq!((chat.stream, chat.context_tokens), (Some(false), Some(8192)));
+        assert_eq!(chat.concurrency_max, Some(3));
+        let means = chat.object_support.unwrap().of(&OpenAiChat);
+        assert_eq!(means, ObjectSupport { forced_tool: true, ..ObjectSupport::default() });
         assert_eq!(ModelConfig::from_toml("", "f").unwrap(), ModelConfig::default());
     }
 
     #[test]
     fn every_fault_is_told_with_its_line_and_without_its_value() {
         let text = "[providers.openai]\napi_key = 7\napi_keys = \"sk-secret\"\nstream = \"yes\"\ncontext_tokens = -1\n\
-                    idle_timeout_s = 0\nbase_url = \"\"\n\n[providers.other]\nx = 1\n[models]\n[retry]\nattempts = 99\n";
+                    idle_timeout_s = 0\nbase_url = \"\"\n\n[providers.other]\nx = 1\n[models]\n[retry]\nattempts = 99\n\
+                    [providers.anthropic]\nstructured_output = \"best\"\n\
+                    [agents]\nfolder = 3\nfolders = \"x\"\n";
         let error = ModelConfig::from_toml(text, "toolwarden.toml").unwrap_err();
         let lines: Vec<usize> = error.faults.iter().map(|fault| fault.line).collect();
-        assert_eq!(lines, [2, 3, 4, 5, 6, 7, 9, 11, 13], "{error}");
+        assert_eq!(lines, [2, 3, 4, 5, 6, 7, 9, 11, 13, 15, 17, 18], "{error}");
         let told = error.to_string();
         assert!(told.starts_with("toolwarden.toml:2: api_key is a text"), "{told}");
         assert!(told.contains("no setting \"api_keys\"") && !told.contains("sk-secret"), "{told}");

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use toolwarden_tools::json_tree::Node;
 
 use super::CLAUDE_MESSAGES;
 use crate::models::call_assembly::{CALLS_MAX, CallPiece};
@@ -134,7 +135,7 @@ impl Decoder for MessagesDecoder {
 }
 
 /// An answer that came as one piece.
-pub(super) fn whole(body: &Value, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError> {
+pub(super) fn whole(body: &Value, text: &str, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError> {
     if let Some(error) = body.get("error").filter(|error| !error.is_null()) {
         return Err(stream_error(error));
     }
@@ -143,8 +144,11 @@ pub(super) fn whole(body: &Value, sink: &dyn TurnSink) -> Result<ModelTurn, Mode
     };
     let mut decoder = MessagesDecoder::default();
     decoder.add_usage(body.get("usage").unwrap_or(&Value::Null));
+    let calls = content.iter().any(|block| text_at(block, "type") == "tool_use");
+    let inputs = if calls { inputs_of(text) } else { Vec::new() };
     for (index, block) in (0..).zip(content) {
-        decoder.begin(index, block.clone(), sink)?;
+        let input = inputs.get(usize::try_from(index).unwrap_or(usize::MAX)).map_or("", String::as_str);
+        decoder.begin_with(index, block.clone(), input, sink)?;
         if let Some(block) = decoder.blocks.get_mut(&index) {
             block.stopped = true;
         }
@@ -156,12 +160,24 @@ pub(super) fn whole(body: &Value, sink: &dyn TurnSink) -> Result<ModelTurn, Mode
     Box::new(decoder).finish()
 }
 
+/// The inputs of the blocks of an answer, as they were written.
+fn inputs_of(text: &str) -> Vec<String> {
+    let Ok(body) = Node::read(text) else { return Vec::new() };
+    let Some(Node::Array(blocks)) = body.get("content") else { return Vec::new() };
+    blocks.iter().map(|block| block.get("input").map(Node::write).unwrap_or_default()).collect()
+}
+
 impl MessagesDecoder {
     fn progress(&self) -> Progress {
         if self.draft.stop.is_some() { Progress::Whole } else { Progress::Open }
     }
 
     fn begin(&mut self, index: u64, value: Value, sink: &dyn TurnSink) -> Result<(), ModelError> {
+        self.begin_with(index, value, "", sink)
+    }
+
+    /// Begins a block whose input has this text, where that is known.
+    fn begin_with(&mut self, index: u64, value: Value, input: &str, sink: &dyn TurnSink) -> Result<(), ModelError> {
         if self.blocks.len() >= CALLS_MAX {
             return Err(ModelError::TooLarge { message: format!("it has more than {CALLS_MAX} blocks") });
         }
@@ -170,14 +186,18 @@ impl MessagesDecoder {
             return Err(ModelError::Incomplete { message: format!("block {index} was begun twice") });
         }
         let call = (text_at(&value, "type") == "tool_use").then(|| {
-            let input = value.get("input").filter(|input| input.as_object().is_none_or(|input| !input.is_empty()));
-            let arguments = input.filter(|input| !input.is_null()).map(Value::to_string).unwrap_or_default();
-            self.draft.calls.push(CallPiece {
+            let given = value.get("input").filter(|input| input.as_object().is_none_or(|input| !input.is_empty()));
+            let arguments = match given.filter(|given| !given.is_null()) {
+                Some(_) if !input.is_empty() => input.to_owned(),
+                given => given.map(Value::to_string).unwrap_or_default(),
+            };
+            let piece = CallPiece {
                 index: Some(index),
                 id: text_at(&value, "id"),
                 name: text_at(&value, "name"),
                 arguments: &arguments,
-            })
+            };
+            self.draft.push_call(piece, sink)
         });
         self.draft.push_text(text_at(&value, "text"), sink)?;
         let block = Block { value, call, input: String::new(), bytes: 0, stopped: false };
@@ -197,7 +217,8 @@ impl MessagesDecoder {
         if let Some(json) = delta.partial_json.as_deref() {
             match block.call {
                 Some(_) => {
-                    self.draft.calls.push(CallPiece { index: Some(index), arguments: json, ..CallPiece::default() });
+                    let piece = CallPiece { index: Some(index), arguments: json, ..CallPiece::default() };
+                    self.draft.push_call(piece, sink);
                 }
                 None => {
                     block.count(json.len())?;

@@ -168,3 +168,84 @@ async fn a_model_that_keeps_failing_is_left_alone_and_tried_again() {
     }
     assert!(ask(&gate, Vec::new(), &Cancellation::new()).await.0.is_ok());
 }
+
+/// Answers when it is let, and takes so many requests beside each other.
+struct Narrow {
+    name: &'static str,
+    inside: tokio::sync::watch::Sender<usize>,
+    let_go: tokio::sync::Semaphore,
+}
+
+impl Narrow {
+    fn new(name: &'static str) -> Arc<Self> {
+        Arc::new(Self { name, inside: tokio::sync::watch::Sender::new(0), let_go: tokio::sync::Semaphore::new(0) })
+    }
+}
+
+impl Model for Narrow {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn concurrency_max(&self) -> Option<usize> {
+        Some(2)
+    }
+
+    fn turn<'a>(
+        &'a self,
+        _request: &'a ModelRequest,
+        _sink: &'a dyn TurnSink,
+    ) -> BoxFuture<'a, Result<ModelTurn, ModelError>> {
+        async move {
+            self.inside.send_modify(|inside| *inside += 1);
+            self.let_go.acquire().await.unwrap().forget();
+            Ok(ModelTurn::answer("done"))
+        }
+        .boxed()
+    }
+}
+
+async fn ask_narrow(gate: &ModelGate, model: &Narrow, cancel: &Cancellation) -> Result<ModelTurn, TurnFailure> {
+    let request = ModelRequest {
+        system: String::new(),
+        messages: Vec::new(),
+        tools: Vec::new(),
+        tool_calls_allowed: true,
+        agent: String::new(),
+        fan_out: 1,
+        options: TurnOptions::default(),
+    };
+    let holder = Holder { session: "s".into(), invocation: "r".into() };
+    let asking = Asking { model, request: &request, sink: &crate::models::NoSink, holder, cancel };
+    gate.turn(asking).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_model_has_slots_of_its_own_and_a_slow_one_keeps_no_other_waiting() {
+    let (gate, slow, quick) = (Arc::new(gate()), Narrow::new("slow"), Narrow::new("quick"));
+    quick.let_go.add_permits(10);
+    let asked: Vec<_> = (0..4)
+        .map(|_| {
+            let (gate, slow) = (Arc::clone(&gate), Arc::clone(&slow));
+            tokio::spawn(async move { ask_narrow(&gate, &slow, &Cancellation::new()).await })
+        })
+        .collect();
+    slow.inside.subscribe().wait_for(|inside| *inside == 2).await.unwrap();
+    for _ in 0..5 {
+        assert!(ask_narrow(&gate, &quick, &Cancellation::new()).await.is_ok());
+    }
+    assert_eq!(*slow.inside.borrow(), 2, "no third one is let in");
+    // Whoever waits for a slot is cancelled at once, and gives up its place.
+    let (cancel, began) = (Cancellation::new(), tokio::time::Instant::now());
+    let waits = ask_narrow(&gate, &slow, &cancel);
+    let (ended, ()) = tokio::join!(waits, async {
+        tokio::task::yield_now().await;
+        cancel.cancel(CancelReason::Requested);
+    });
+    assert_eq!((ended, began.elapsed()), (Err(TurnFailure::Cancelled(CancelReason::Requested)), Duration::ZERO));
+    slow.let_go.add_permits(4);
+    for one in asked {
+        assert!(one.await.unwrap().is_ok());
+    }
+    assert_eq!(*slow.inside.borrow(), 4);
+}

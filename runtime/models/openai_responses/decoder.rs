@@ -14,13 +14,15 @@ use super::OPENAI_RESPONSES;
 use crate::models::call_assembly::{ARGUMENTS_BYTES_MAX, CALLS_MAX, CallPiece};
 use crate::models::sse::SseEvent;
 use crate::models::wire::{Decoder, Draft, Progress, event_json, stream_error, text_at, tokens};
-use crate::models::{ModelError, ModelTurn, StopReason, TokenUsage, TurnSink};
+use crate::models::{CallDelta, ModelError, ModelTurn, StopReason, TokenUsage, TurnSink};
 
 /// Reads events.
 #[derive(Debug, Default)]
 pub(super) struct ResponsesDecoder {
     draft: Draft,
     items: BTreeMap<u64, Item>,
+    /// How many bytes of each call's arguments were shown.
+    shown: BTreeMap<u64, usize>,
     ended: bool,
 }
 
@@ -82,7 +84,9 @@ impl Decoder for ResponsesDecoder {
             }
             "response.function_call_arguments.delta" => {
                 let piece = event.delta.as_deref().unwrap_or("");
+                let place = self.place(&event);
                 self.item(&event)?.append(piece);
+                self.show_call(place, piece, sink);
             }
             "response.function_call_arguments.done" => {
                 let item = self.item(&event)?;
@@ -94,7 +98,10 @@ impl Decoder for ResponsesDecoder {
                     item.set("name", json!(name));
                 }
             }
-            "response.output_item.added" | "response.output_item.done" => self.take_item(&event)?,
+            "response.output_item.added" | "response.output_item.done" => {
+                let place = self.take_item(&event)?;
+                self.show_call(place, "", sink);
+            }
             "response.completed" | "response.incomplete" | "response.failed" => {
                 self.end(event.response.as_ref().unwrap_or(&Value::Null), sink)?;
                 return Ok(Progress::Done);
@@ -131,20 +138,26 @@ pub(super) fn whole(body: &Value, sink: &dyn TurnSink) -> Result<ModelTurn, Mode
 }
 
 impl ResponsesDecoder {
-    /// The item that a piece belongs to: by its place, or by its id where the place is missing, or the last one.
-    fn item(&mut self, event: &Event<'_>) -> Result<&mut Item, ModelError> {
+    /// Where the item stands that a piece belongs to: by its place, or by its id where the place is missing, or the
+    /// last one.
+    fn place(&self, event: &Event<'_>) -> u64 {
         let by_id =
             |id: &String| self.items.iter().find(|(_, item)| text_at(&item.value, "id") == id).map(|(at, _)| *at);
         let at = event.output_index.or_else(|| event.item_id.as_ref().and_then(by_id));
-        let at = at.or_else(|| self.items.last_key_value().map(|(at, _)| *at)).unwrap_or(0);
+        at.or_else(|| self.items.last_key_value().map(|(at, _)| *at)).unwrap_or(0)
+    }
+
+    fn item(&mut self, event: &Event<'_>) -> Result<&mut Item, ModelError> {
+        let at = self.place(event);
         if self.items.len() >= CALLS_MAX && !self.items.contains_key(&at) {
             return Err(ModelError::TooLarge { message: format!("it has more than {CALLS_MAX} items") });
         }
         Ok(self.items.entry(at).or_default())
     }
 
-    fn take_item(&mut self, event: &Event<'_>) -> Result<(), ModelError> {
-        let Some(value) = &event.item else { return Ok(()) };
+    /// Takes a beginning or an end of an item, and gives its place.
+    fn take_item(&mut self, event: &Event<'_>) -> Result<u64, ModelError> {
+        let Some(value) = &event.item else { return Ok(self.place(event)) };
         let is_done = event.kind.ends_with("done");
         let next = self.items.last_key_value().map_or(0, |(at, _)| at + 1);
         let known = |id: &str| self.items.iter().find(|(_, item)| !id.is_empty() && text_at(&item.value, "id") == id);
@@ -158,7 +171,7 @@ impl ResponsesDecoder {
                 && text_at(&item.value, "type") == text_at(value, "type")
                 && !text_at(&item.value, "id").is_empty())
         {
-            return Ok(());
+            return Ok(at);
         }
         item.value = value.clone();
         item.done = is_done;
@@ -166,7 +179,19 @@ impl ResponsesDecoder {
         if !arguments.is_empty() && (is_done || item.arguments.is_empty()) {
             item.replace(arguments);
         }
-        Ok(())
+        Ok(at)
+    }
+
+    /// Shows a piece of a call's arguments, and the call itself when it is new.
+    fn show_call(&mut self, at: u64, piece: &str, sink: &dyn TurnSink) {
+        let Some(item) = self.items.get(&at).filter(|item| text_at(&item.value, "type") == "function_call") else {
+            return;
+        };
+        let is_new = !self.shown.contains_key(&at);
+        if is_new || !piece.is_empty() {
+            *self.shown.entry(at).or_insert(0) += piece.len();
+            sink.call_delta(delta(at, &item.value, piece));
+        }
     }
 
     /// The response has ended: what it says of itself wins over what was put together.
@@ -222,7 +247,15 @@ impl ResponsesDecoder {
                         name: text_at(item, "name"),
                         arguments: "",
                     });
-                    self.draft.calls.replace_arguments(place, text_at(item, "arguments"));
+                    let arguments = text_at(item, "arguments");
+                    self.draft.calls.replace_arguments(place, arguments);
+                    // What was not streamed is shown now.
+                    let at = u64::try_from(at).unwrap_or(u64::MAX);
+                    let shown_bytes = self.shown.insert(at, arguments.len());
+                    match arguments.get(shown_bytes.unwrap_or(0)..) {
+                        Some("") | None if shown_bytes.is_some() => {}
+                        rest => sink.call_delta(delta(at, item, rest.unwrap_or(""))),
+                    }
                 }
                 _ => own = true,
             }
@@ -241,6 +274,12 @@ impl ResponsesDecoder {
         }
         Ok(())
     }
+}
+
+/// A piece of the call at a place.
+fn delta<'a>(at: u64, item: &'a Value, arguments: &'a str) -> CallDelta<'a> {
+    let place = usize::try_from(at).unwrap_or(usize::MAX);
+    CallDelta { place, id: text_at(item, "call_id"), tool: text_at(item, "name"), arguments }
 }
 
 impl Item {

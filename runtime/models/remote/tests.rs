@@ -56,6 +56,8 @@ fn model(name: &str, stream: bool, http: &Arc<CannedHttp>) -> RemoteModel {
         context_tokens: None,
         timeouts: ModelTimeouts::default(),
         price: TokenPrice::default(),
+        object_support: None,
+        concurrency_max: None,
     };
     let http: Arc<CannedHttp> = Arc::clone(http);
     RemoteModel::new(settings, protocol(name), http, Effects::real().clock).unwrap()

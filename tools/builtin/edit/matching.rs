@@ -123,7 +123,13 @@ pub(super) fn find(text: &str, old: &str, all: bool) -> Result<Places, MatchErro
     let how = if ranges.iter().all(exact) { How::Exact } else { How::LineEndings };
     match ranges.len() {
         0 => find_tolerant(text, &view, &wanted),
-        1 => Ok(Places { ranges, how }),
+        1 => match overlapping(&view, &wanted).filter(|_| !all) {
+            Some(second) => {
+                ranges.push(second);
+                Err(MatchError::Ambiguous { count: 2, lines: line_numbers(text, &ranges), how })
+            }
+            None => Ok(Places { ranges, how }),
+        },
         _ if all => Ok(Places { ranges, how }),
         count => {
             let mut same = ranges.iter().filter(|range| exact(range));
@@ -133,6 +139,13 @@ pub(super) fn find(text: &str, old: &str, all: bool) -> Result<Places, MatchErro
             }
         }
     }
+}
+
+/// A second place that begins within the first: to change one of the two is to choose.
+fn overlapping(view: &LfView<'_>, wanted: &str) -> Option<Range<usize>> {
+    let behind = memmem::find(view.text.as_bytes(), wanted.as_bytes())? + 1;
+    let at = behind + memmem::find(view.text.as_bytes().get(behind..)?, wanted.as_bytes())?;
+    Some(view.original(&(at..at + wanted.len())))
 }
 
 /// The one place that has the same words with other blanks.
@@ -309,6 +322,18 @@ mod tests {
         let blanks = edited("v  = 1\nv =  1\n", "v = 1", "w", false).unwrap_err();
         assert!(matches!(blanks, MatchError::Ambiguous { count: 2, how: How::Blanks, .. }));
         assert!(edited("v  = 1\nv =  1\n", "v = 1", "w", true).is_err());
+    }
+
+    // Found in a review: of two places that overlap the first was taken.
+    #[test]
+    fn places_that_overlap_are_several() {
+        let ends = "    }\n}\n}\n}\n";
+        let twice = edited(ends, "}\n}\n", "x", false).unwrap_err();
+        assert!(matches!(twice, MatchError::Ambiguous { count: 2, .. }), "{twice}");
+        let twice = edited("a\r\na\r\na\r\n", "a\na\n", "x", false).unwrap_err();
+        assert_eq!(twice, MatchError::Ambiguous { count: 2, lines: vec![1, 2], how: How::LineEndings });
+        assert_eq!(edited("aaa", "aa", "x", true).unwrap(), "xa");
+        assert_eq!(edited("aba", "ab", "x", false).unwrap(), "xa");
     }
 
     // Case C032.

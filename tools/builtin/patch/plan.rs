@@ -93,17 +93,26 @@ impl Planning<'_> {
         target: Target,
         to: Option<Target>,
     ) -> Step<Planned> {
-        let old = match intent.fate {
+        let mut fate = intent.fate;
+        let only_moves = fate == Fate::Renamed && section.hunks.is_empty() && section.mode.is_none();
+        let mut old = match fate {
             Fate::New => None,
             // A file that only gets another name may be of any size.
             _ => {
-                if intent.fate != Fate::Renamed || !section.hunks.is_empty() {
+                if fate != Fate::Renamed || !section.hunks.is_empty() {
                     target.refuse_large()?;
                 }
                 target.content(self.stop)?
             }
         };
-        let mut fate = intent.fate;
+        if let Some(content) = &mut old {
+            let bytes = content.bytes.as_ref().map_or(0, Vec::len) as u64;
+            match only_moves && self.held_bytes + bytes > HELD_BYTES_MAX {
+                // Its digest is all that is needed.
+                true => content.bytes = None,
+                false => self.hold(bytes)?,
+            }
+        }
         if fate == Fate::Stays && old.is_none() && only_adds(&section.hunks) {
             // A new file whose diff does not name the null device.
             fate = Fate::New;
@@ -132,11 +141,23 @@ impl Planning<'_> {
         }
         let mode = self.mode(section, fate, &target)?;
         let mut planned = Planned { fate, target, to, old, new: None, mode, encoding: None, hunks: Vec::new() };
-        if fate == Fate::Renamed && section.hunks.is_empty() && section.mode.is_none() {
+        if only_moves {
             return Ok(planned);
         }
         self.content(section, &mut planned)?;
         Ok(planned)
+    }
+
+    /// Counts bytes that are held until the change is made.
+    fn hold(&mut self, bytes: u64) -> Step<()> {
+        self.held_bytes += bytes;
+        match self.held_bytes > HELD_BYTES_MAX {
+            true => Err(wrong(format!(
+                "the files of this diff have more than {HELD_BYTES_MAX} bytes together; nothing was written. Send it \
+                 in parts"
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// The mode that is to be set; none where the usual one is right.
@@ -189,13 +210,7 @@ impl Planning<'_> {
                 new.to_bytes().map_err(|error| unsupported(format!("{path}: {error}; nothing was written")))?
             }
         };
-        self.held_bytes += (old_bytes.len() + bytes.len()) as u64;
-        if self.held_bytes > HELD_BYTES_MAX {
-            return Err(wrong(format!(
-                "the files of this diff have more than {HELD_BYTES_MAX} bytes together; nothing was written. Send it \
-                 in parts"
-            )));
-        }
+        self.hold(bytes.len() as u64)?;
         planned.encoding = decoded.map(|decoded| decoded.encoding);
         planned.hunks = spliced.hunks;
         planned.new = Some(bytes);

@@ -9,8 +9,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::super::reach::Stop;
+use super::super::target::Target;
 use super::super::testing::{WatchedFiles, call, context, faults};
 use super::super::{edit, patch, read, write};
+use super::diff::Diff;
+use super::intent::intents;
+use super::plan::{HELD_BYTES_MAX, Planning};
 use crate::cancellation::CancelReason;
 use crate::context::ToolContext;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
@@ -332,6 +337,28 @@ async fn large_contents_are_told_by_previews_and_kept_beside() {
     assert!(facts["before"].as_str().unwrap().len() <= 8 * 1024);
     let kept: Vec<_> = done.sides.iter().map(|side| (side.side, side.at.as_str(), side.text.len())).collect();
     assert_eq!(kept[3], ("after", "/files/1/change/after", 100_000));
+}
+
+// Found in a review: what only gets another name was held in memory, however much of it there was.
+#[tokio::test]
+async fn what_only_moves_is_held_where_there_is_room_alone() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path(), "a", "x\n");
+    let ctx = context(root.path());
+    let moved = "diff --git a/a b/b\nsimilarity index 100%\nrename from a\nrename to b\n";
+    let changed = one_line("a", "x", "y");
+    for (text, held_bytes, holds) in
+        [(moved, 0, Some(true)), (moved, HELD_BYTES_MAX, Some(false)), (changed.as_str(), HELD_BYTES_MAX, None)]
+    {
+        let diff = Diff::parse(text.as_bytes()).unwrap();
+        let (intents, _) = intents(&diff, None).unwrap();
+        let mut targets = Target::take_all(&ctx, "patch", &["a".into(), "b".into()]).await.unwrap().into_iter();
+        let (from, to) = (targets.next().unwrap(), targets.next().filter(|_| text == moved));
+        let stop = Stop::of(&ctx);
+        let mut planning = Planning { strict: false, stop: &stop, held_bytes };
+        let planned = planning.file(&diff.sections[0], &intents[0], from, to);
+        assert_eq!(planned.ok().map(|planned| planned.old.unwrap().bytes.is_some()), holds, "{text}");
+    }
 }
 
 // Bad input: a disk that is full or read-only, a folder that may not be written: typed for each tool, nothing touched.

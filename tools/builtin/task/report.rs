@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::cancellation::CancelReason;
-use crate::context::{ChildResult, ChildResults};
+use crate::context::{ChildResult, ChildResults, StartedTask};
 use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
 
 /// Longest answer that is shown whole, in bytes.
@@ -63,6 +63,40 @@ pub fn outcome(ended: &ChildResults, asked: &Asked, duration: Duration, cancel: 
         trust: trust(&ended.results),
         ..ToolOutcome::default()
     }
+}
+
+/// The outcome of a call whose task goes on.
+pub fn started(task: &StartedTask) -> ToolOutcome {
+    let StartedTask { task, session, of_workspace } = task;
+    let text = format!(
+        "The task was started in the background. Its id: {task}. It begins when this turn has ended well; its answer is \
+         told to you when it is there, so go on with other work."
+    );
+    ToolOutcome::success(text)
+        .with("task_id", json!(task))
+        .with("session_id", json!(session))
+        .with("background", true)
+        .with("workspace_child", *of_workspace)
+}
+
+/// What is told later of a background task: whose answer it is, and the answer as it is shown.
+pub fn later(result: &ChildResult, description: &str, cancelled: bool) -> String {
+    let ChildResult { task, agent, .. } = result;
+    let how = match (result.success, cancelled) {
+        (_, true) => "was cancelled",
+        (true, false) => "has ended well",
+        (false, false) => "has failed",
+    };
+    let mut text = format!("[The background task {task} ({agent}: {description}) {how}.");
+    if result.success && !cancelled {
+        text.push_str(" What follows is that agent's answer, and no word of a person.");
+    }
+    text.push_str("]\n");
+    text.push_str(&Answer::of(&result.output).text);
+    if let Some(uri) = &result.artifact {
+        let _ = write!(text, "\n[the whole answer: {uri}]");
+    }
+    text
 }
 
 /// An answer as it is shown.
@@ -125,8 +159,20 @@ fn single_facts(result: &ChildResult, answer: &Answer) -> Map<String, Value> {
     put("success", json!(result.success));
     put("output_bytes", json!(result.output.len()));
     put("truncated_for_context", json!(answer.truncated));
+    extras(result, &mut put);
     put("source_anchors", json!(anchors(result)));
     facts
+}
+
+/// What only some results have.
+fn extras(result: &ChildResult, put: &mut impl FnMut(&str, Value) -> Option<Value>) {
+    if let Some(uri) = &result.artifact {
+        put("artifact_id", json!(format!("task-output:{}", result.task)));
+        put("artifact_uri", json!(uri));
+    }
+    if let Some(structured) = &result.structured {
+        put("structured", structured.clone());
+    }
 }
 
 fn fan_out_facts(
@@ -171,6 +217,7 @@ fn entry(result: &ChildResult, answer: &Answer) -> Value {
     put("source_anchors", json!(anchors(result)));
     put("output_bytes", json!(result.output.len()));
     put("truncated_for_context", json!(answer.truncated));
+    extras(result, &mut put);
     Value::Object(entry)
 }
 
@@ -184,7 +231,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::{ANSWER_BYTES_MAX, Answer, Asked, outcome};
+    use super::{ANSWER_BYTES_MAX, Answer, Asked, later, outcome};
     use crate::cancellation::CancelReason;
     use crate::context::{ChildResult, ChildResults};
     use crate::ids::{SessionId, TaskId};
@@ -198,6 +245,8 @@ mod tests {
             success,
             output: output.into(),
             source_anchors: vec![format!("file-{number}")],
+            structured: None,
+            artifact: None,
         }
     }
 
@@ -279,6 +328,21 @@ mod tests {
             ["task_id", "session_id", "agent", "success", "output_bytes", "truncated_for_context", "source_anchors"];
         assert_eq!(keys, documented);
         assert_eq!(done.trust, Trust::External);
+    }
+
+    #[test]
+    fn the_whole_of_a_long_answer_and_its_form_are_among_the_facts() {
+        let mut one = result(1, true, "a");
+        one.artifact = Some("a3s://tool-output/task/x".into());
+        one.structured = Some(json!({"n": 1}));
+        let facts = outcome(&results(vec![one.clone()]), &asked(1, false), SPAN, None).metadata;
+        let entry = &facts["results"][0];
+        assert_eq!((&entry["artifact_id"], &entry["structured"]), (&json!("task-output:task-1"), &json!({"n": 1})));
+        assert_eq!(entry["artifact_uri"], "a3s://tool-output/task/x");
+        let told = later(&one, "look", false);
+        assert!(told.starts_with("[The background task task-1 (explore: look) has ended well."), "{told}");
+        assert!(told.ends_with("]\na\n[the whole answer: a3s://tool-output/task/x]"), "{told}");
+        assert!(later(&one, "look", true).contains("was cancelled"));
     }
 
     #[test]

@@ -11,7 +11,9 @@ use super::TaskTool;
 use crate::builtin::nested::SETTLE_GRACE;
 use crate::builtin::testing::{call, context, faults};
 use crate::cancellation::{CancelReason, Cancellation};
-use crate::context::{ChildResult, ChildResults, ChildTask, Delegate, FanOutPolicy, ToolContext};
+use crate::context::{
+    ChildResult, ChildResults, ChildTask, Delegate, DelegateError, FanOutPolicy, StartedTask, ToolContext,
+};
 use crate::ids::{SessionId, TaskId};
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::tool::Tool as _;
@@ -62,6 +64,8 @@ impl Twin {
             success,
             output,
             source_anchors: Vec::new(),
+            structured: None,
+            artifact: None,
         }
     }
 }
@@ -71,7 +75,11 @@ impl Delegate for Twin {
         vec![("explore".into(), "looks around".into()), ("write".into(), "changes files".into())]
     }
 
-    fn delegate(&self, tasks: Vec<ChildTask>, policy: FanOutPolicy) -> BoxFuture<'_, ChildResults> {
+    fn delegate(
+        &self,
+        tasks: Vec<ChildTask>,
+        policy: FanOutPolicy,
+    ) -> BoxFuture<'_, Result<ChildResults, DelegateError>> {
         {
             let mut record = self.record.lock().unwrap();
             record.asked = tasks.clone();
@@ -79,12 +87,23 @@ impl Delegate for Twin {
         }
         Box::pin(async move {
             let runs = stream::iter(tasks.into_iter().enumerate()).map(|(number, task)| self.run(number, task));
-            ChildResults {
+            Ok(ChildResults {
                 results: runs.buffered(policy.width).collect().await,
                 timed_out: false,
                 returned_early: false,
-            }
+            })
         })
+    }
+
+    fn background(&self, task: ChildTask) -> BoxFuture<'_, Result<StartedTask, DelegateError>> {
+        let answer = match task.prompt.as_str() {
+            "full" => Err(DelegateError::Full { open_max: 2 }),
+            "nested" => Err(DelegateError::Nested),
+            "spent" => Err(DelegateError::Spent { total_max: 3, left: 0 }),
+            _ => Ok(StartedTask { task: "task-7".into(), session: "task-run-7".into(), of_workspace: true }),
+        };
+        self.record.lock().unwrap().asked.push(task);
+        Box::pin(std::future::ready(answer))
     }
 }
 
@@ -189,13 +208,16 @@ async fn what_cannot_be_run_is_refused_before_anything_starts() {
         assert_eq!(kind, "invalid", "{text}");
         assert!(text.contains(expected), "{text} lacks {expected}");
     }
-    let unsupported = [
-        (json!({"tasks": [item("0 a"), with(item("0 a"), "background", json!(true))]}), "tasks[1].background"),
-        (with(item("0 a"), "output_schema", json!({"type": "object"})), "output_schema"),
-    ];
-    for (arguments, expected) in unsupported {
+    let later = || with(item("0 a"), "background", json!(true));
+    for (arguments, expected) in [
+        (json!({"tasks": [item("0 a"), later()]}), "tasks[1].background"),
+        (json!({"tasks": [later()], "timeout_ms": 5}), "tasks[0].background"),
+        (json!({"tasks": [later()], "allow_partial_failure": true}), "a call of its own"),
+        (with(later(), "output_schema", json!({"type": "object"})), "both"),
+        (with(item("0 a"), "output_schema", json!({"type": 7})), "tasks[0].output_schema cannot be used"),
+    ] {
         let (kind, text) = refused(arguments).await;
-        assert!(kind == "unsupported" && text.contains(expected), "{text}");
+        assert!(kind == "invalid" && text.contains(expected), "{text}");
     }
     let (mut ctx, _) = twin();
     ctx.delegate = None;
@@ -243,11 +265,27 @@ fn the_model_is_shown_one_form_and_the_agents_that_there_are() {
     let shown = tool.spec().definition();
     assert!(shown.description.contains("explore (looks around)"), "{}", shown.description);
     let text = shown.parameters.to_string();
-    for hidden in ["background", "output_schema", "timeoutMs", "oneOf"] {
+    for hidden in ["outputSchema", "timeoutMs", "oneOf"] {
         assert!(!text.contains(hidden), "{hidden}");
     }
     assert_eq!(faults(&tool, &json!({})), "$: agent or tasks is required");
     assert!(faults(&tool, &with(item("a"), "tasks", json!([item("a")]))).contains("only one"));
     assert!(faults(&tool, &json!({"agent": "a"})).contains("prompt"));
     assert!(faults(&tool, &with(item("a"), "other", json!(1))).contains("other"));
+}
+
+#[tokio::test]
+async fn a_background_task_returns_at_once_with_its_id() {
+    let (ctx, record) = twin();
+    let background = |prompt: &str| with(item(prompt), "background", json!(true));
+    let done = task(&ctx, json!({"tasks": [background("hang")]})).await;
+    assert!(done.is_success() && done.output.contains("task-7"), "{}", done.output);
+    assert_eq!((&done.metadata["task_id"], &done.metadata["workspace_child"]), (&json!("task-7"), &json!(true)));
+    assert!(record.lock().unwrap().policy.is_none(), "it is no fan-out");
+    for (prompt, said) in
+        [("full", "2 background tasks are open"), ("nested", "no background tasks"), ("spent", "3 child runs")]
+    {
+        let refused = task(&ctx, background(prompt)).await;
+        assert!(!refused.is_success() && refused.output.contains(said), "{}", refused.output);
+    }
 }

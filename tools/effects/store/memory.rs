@@ -36,6 +36,16 @@ impl MemoryStore {
         sessions.values_mut().for_each(|kept| kept.held = false);
     }
 
+    /// What a process that is killed now leaves behind: a store of its own, in which nobody holds a session.
+    #[must_use]
+    pub fn left_behind(&self) -> Self {
+        let sessions = self.sessions();
+        let left = sessions.iter().map(|(name, kept)| {
+            (name.clone(), Kept { log: kept.log.clone(), snapshot: kept.snapshot.clone(), held: false })
+        });
+        Self { sessions: Mutex::new(left.collect()), epoch: AtomicU64::new(self.epoch.load(Ordering::Relaxed)) }
+    }
+
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<SessionId, Kept>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }

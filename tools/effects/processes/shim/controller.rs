@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use nix::poll::{PollTimeout, poll};
 use rustix::fs::{AtFlags, CWD, Mode, mkdirat, unlinkat};
 
 use super::cgroup::{open_folder, unescaped, write};
@@ -17,7 +18,7 @@ use crate::effects::processes::containment::CgroupLimit;
 /// How often a folder is removed whose last process has just been reaped: the kernel lets go of it a moment later.
 const REMOVALS_MAX: usize = 50;
 /// The pause between two of them, in milliseconds.
-const REMOVAL_PAUSE_MS: u64 = 1;
+const REMOVAL_PAUSE_MS: u8 = 1;
 
 /// Where the folders of one limit are made.
 pub(super) struct ControllerParent {
@@ -95,7 +96,8 @@ impl ControllerLeaf {
             if unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR) != Err(rustix::io::Errno::BUSY) {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(REMOVAL_PAUSE_MS));
+            // The shim has one thread and no timers.
+            let _ = poll(&mut [], PollTimeout::from(REMOVAL_PAUSE_MS));
         }
     }
 }
