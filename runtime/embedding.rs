@@ -24,6 +24,7 @@ use toolwarden_tools::effects::blobs::memory::MemoryBlobs;
 use toolwarden_tools::effects::blobs::{BlobError, Blobs};
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::effects::files::FileError;
+use toolwarden_tools::effects::http::proxy::HttpProxy;
 use toolwarden_tools::effects::processes::confinement::Confinement;
 use toolwarden_tools::effects::processes::confinement::confined::ConfinedProcesses;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
@@ -36,7 +37,7 @@ use toolwarden_tools::search::resident_index::ResidentIndexes;
 use toolwarden_tools::tool::{Lane, Tool};
 use toolwarden_tools::web::ssrf::Origin;
 use toolwarden_tools::workspace::seen::SeenFiles;
-use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
+use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, WriteAllowance, local};
 
 use crate::agent::Agents;
 use crate::command_output::CommandOutput;
@@ -141,6 +142,7 @@ pub struct RuntimeBuilder {
     store: Option<Arc<dyn Store>>,
     retention: Option<RetentionLimits>,
     allowed_origins: Vec<Origin>,
+    proxy: Option<HttpProxy>,
     search_cache: Option<PathBuf>,
     schemas: Arc<SchemaCache>,
 }
@@ -270,6 +272,15 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Lets tools ask the public web through this proxy. Names are then resolved by the proxy, which must refuse what is
+    /// private behind them; addresses that are written out are judged here as ever, and allowed private origins are
+    /// asked directly.
+    #[must_use]
+    pub fn proxy(mut self, proxy: HttpProxy) -> Self {
+        self.proxy = Some(proxy);
+        self
+    }
+
     /// The folder in which indexes of searched workspaces are kept, so that the next process finds them; made when
     /// the first search has ended. Without this they are kept in memory as far as they fit there.
     #[must_use]
@@ -321,6 +332,7 @@ impl RuntimeBuilder {
             artifacts: Arc::new(ArtifactStore::new(blobs, self.artifact_limits)),
             live: DashMap::new(),
             allowed_origins: Arc::new(self.allowed_origins.into_iter().collect()),
+            proxy: self.proxy,
         });
         let tree = SupervisionTree::start(&kernel, self.make_sink, log.as_ref()).await?;
         let parts = Parts {
@@ -356,6 +368,7 @@ impl Runtime {
             store: None,
             retention: None,
             allowed_origins: Vec::new(),
+            proxy: None,
             search_cache: None,
             schemas: Arc::default(),
         }
@@ -426,6 +439,7 @@ impl Runtime {
             command_output: None,
             leftover: Leftover::default(),
             sandbox: Confinement::default(),
+            allowance: WriteAllowance::default(),
         }
     }
 
@@ -522,6 +536,7 @@ pub struct SessionBuilder {
     command_output: Option<Arc<dyn CommandOutput>>,
     leftover: Leftover,
     sandbox: Confinement,
+    allowance: WriteAllowance,
 }
 
 impl SessionBuilder {
@@ -671,6 +686,14 @@ impl SessionBuilder {
         self
     }
 
+    /// What tools may write in a folder of this machine that they are refused otherwise: files with hard links, the `.git`
+    /// folder. A workspace that is given whole brings its own ([`local::open_allowing`]).
+    #[must_use]
+    pub fn write_allowance(mut self, allowance: WriteAllowance) -> Self {
+        self.allowance = allowance;
+        self
+    }
+
     /// Opens a session although its log is damaged: everything from the damage on is put aside, and the session goes
     /// on with what stands before it.
     #[must_use]
@@ -767,7 +790,7 @@ impl SessionBuilder {
         let capabilities = self.capabilities.or(kept.as_ref().map(|kept| kept.capabilities));
         let capabilities = capabilities.unwrap_or_else(WorkspaceCapabilities::local_default);
         let processes = || Arc::clone(self.processes.as_ref().unwrap_or(&parts.processes));
-        let here = |folder: &Path| local::open(folder, capabilities, Some(processes()));
+        let here = |folder: &Path| local::open_allowing(folder, capabilities, Some(processes()), self.allowance);
         let workspace = match (&self.place, &kept) {
             (Some(Place::Workspace(workspace)), _) => {
                 let narrowed = workspace.narrowed(capabilities);

@@ -7,6 +7,8 @@
     reason = "what fails here fails the test, which looks at real files"
 )]
 
+#[path = "search/memory.rs"]
+mod memory;
 #[path = "search/relevance.rs"]
 mod relevance;
 #[path = "search/resident.rs"]

@@ -10,22 +10,30 @@
 
 pub mod stop;
 
+mod definition;
 pub mod gram;
 pub mod ignore_rules;
+pub(crate) mod packed;
 pub mod text;
 
 pub mod glob;
+pub mod ranked_text;
 pub mod requirement;
 pub mod rule_stack;
 pub mod terms;
 
 pub mod segment;
 pub mod walk;
+pub mod words;
+
+pub mod word_cache;
 
 pub mod segment_cache;
 pub mod tree;
 
 pub mod trigram;
+
+pub mod stamp_index;
 
 mod index_state;
 

@@ -59,11 +59,22 @@ impl WorkspaceCapabilities {
     }
 }
 
+/// What may be written that is refused where nobody allows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WriteAllowance {
+    /// Files with more than one name, of which another may lie outside of the workspace. They are replaced, never
+    /// written in place, so the other name keeps what it had.
+    pub hard_links: bool,
+    /// What lies in `.git`, by `write` and `edit`; `patch` and `download` leave it alone.
+    pub git_folder: bool,
+}
+
 /// The bundle that a session works on; cheap to clone.
 #[derive(Clone)]
 pub struct Workspace {
     display_root: Arc<str>,
     capabilities: WorkspaceCapabilities,
+    allowance: WriteAllowance,
     files: Arc<dyn Files>,
     commands: Option<Commands>,
 }
@@ -89,7 +100,19 @@ impl Workspace {
         let capabilities = WorkspaceCapabilities { exec: wanted.exec && runs, git: wanted.git && runs, ..wanted };
         let commands = commands.filter(|_| capabilities.exec || capabilities.git);
         let files: Arc<dyn Files> = if capabilities.write { files } else { Arc::new(ReadOnlyFiles(files)) };
-        Self { display_root: display_root.into(), capabilities, files, commands }
+        let allowance = WriteAllowance::default();
+        Self { display_root: display_root.into(), capabilities, allowance, files, commands }
+    }
+
+    /// The same workspace, allowing what it must be allowed to be written; its files must know of hard links themselves.
+    #[must_use]
+    pub(crate) fn with_allowance(self, allowance: WriteAllowance) -> Self {
+        Self { allowance, ..self }
+    }
+
+    /// What may be written that is refused otherwise.
+    pub fn allowance(&self) -> WriteAllowance {
+        self.allowance
     }
 
     /// How the root is shown to people.
@@ -147,7 +170,7 @@ impl Workspace {
             true => Arc::new(ReadOnlyFiles(Arc::clone(&self.files))),
             false => Arc::clone(&self.files),
         };
-        Self { capabilities, commands, files, display_root: Arc::clone(&self.display_root) }
+        Self { capabilities, commands, files, ..self.clone() }
     }
 }
 

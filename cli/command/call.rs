@@ -78,7 +78,7 @@ pub(crate) async fn make_call(
         may_ask: judged.governed,
         sandbox,
         bucket: call.workspace.bucket.clone(),
-        allow_origin: call.allow_origin.clone(),
+        web: call.web.clone(),
         ..Plan::new(&call.workspace.workspace)
     };
     let mut assembly = Assembly::open(plan, with).await?;

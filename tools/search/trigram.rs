@@ -9,14 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::effects::files::{FileError, FileStat, Files, Links};
-use crate::effects::folder_watch::{Change, ChangeKind, FolderWatch, WatchError};
+use crate::effects::folder_watch::{Change, ChangeKind, FolderWatch, FolderWatches, WatchError};
 use crate::search::requirement::Requirement;
 use crate::search::rule_stack::speaks_of_rules;
 use crate::search::segment::{FileSet, Segment};
+use crate::search::text::Extent;
 use crate::search::tree::{Content, FolderId, Ground, Leaf, ROOT, Tree, TreeError, TreeWalk, entry_of};
+use crate::search::word_cache::{VersionId, WordCache};
+use crate::search::words::FileWords;
 use crate::workspace::local::LocalFiles;
 use crate::workspace_path::WorkspacePath;
 
@@ -28,6 +31,8 @@ const TOUCHED_MAX: usize = 4096;
 /// A segment and where it is kept.
 #[derive(Debug, Clone)]
 pub struct KnownSegment {
+    /// Which one, of all that there ever were; given when it is added.
+    pub serial: u64,
     /// It.
     pub segment: Arc<Segment>,
     /// Its file, when it has a name.
@@ -37,10 +42,13 @@ pub struct KnownSegment {
 /// All that is known; changed under one lock.
 pub struct Knowledge {
     files: Arc<LocalFiles>,
-    watch: Arc<FolderWatch>,
+    watch: Arc<dyn FolderWatch>,
     watched: BTreeMap<i32, FolderId>,
     tree: Arc<Tree>,
     segments: Arc<Vec<Option<KnownSegment>>>,
+    /// Segments that there ever were.
+    serials: u64,
+    words: Arc<RwLock<WordCache>>,
     /// The exclude file of each repository, as it was when the rules were read.
     excludes: Vec<(FolderId, WorkspacePath, Option<FileStat>)>,
     /// Files of which nothing is known since a change.
@@ -61,7 +69,7 @@ pub struct Settled {
 /// A tree that grows over a real folder, each folder watched before it is listed.
 struct Watching<'a> {
     files: &'a LocalFiles,
-    watch: &'a FolderWatch,
+    watch: &'a dyn FolderWatch,
     watched: &'a mut BTreeMap<i32, FolderId>,
     stop: &'a dyn Fn() -> bool,
 }
@@ -121,16 +129,22 @@ impl Knowledge {
     ///
     /// # Errors
     /// [`TreeError`].
-    pub fn read(files: Arc<LocalFiles>, stop: &dyn Fn() -> bool) -> Result<Self, TreeError> {
-        let watch = Arc::new(FolderWatch::new()?);
+    pub fn read(
+        files: Arc<LocalFiles>,
+        watches: &dyn FolderWatches,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Self, TreeError> {
+        let watch: Arc<dyn FolderWatch> = watches.begin()?.into();
         let mut watched = BTreeMap::new();
-        let tree = Tree::build(&mut Watching { files: &files, watch: &watch, watched: &mut watched, stop })?;
+        let tree = Tree::build(&mut Watching { files: &files, watch: &*watch, watched: &mut watched, stop })?;
         let mut known = Self {
             files,
             watch,
             watched,
             tree: Arc::new(tree),
             segments: Arc::default(),
+            serials: 0,
+            words: Arc::default(),
             excludes: Vec::new(),
             touched: BTreeSet::new(),
             scatter: true,
@@ -142,7 +156,7 @@ impl Knowledge {
     }
 
     /// The watch, to wait for changes.
-    pub fn watch(&self) -> &Arc<FolderWatch> {
+    pub fn watch(&self) -> &Arc<dyn FolderWatch> {
         &self.watch
     }
 
@@ -186,7 +200,7 @@ impl Knowledge {
             return Ok(false);
         }
         let mut ground =
-            Watching { files: &self.files, watch: &self.watch, watched: &mut self.watched, stop: &|| false };
+            Watching { files: &self.files, watch: &*self.watch, watched: &mut self.watched, stop: &|| false };
         let tree = Arc::make_mut(&mut self.tree);
         // First everything that may have moved goes, so that it can be met again elsewhere.
         for (id, change) in &folders {
@@ -329,7 +343,9 @@ impl Knowledge {
     }
 
     /// Adds a segment; returns its number.
-    pub fn add_segment(&mut self, segment: KnownSegment) -> u32 {
+    pub fn add_segment(&mut self, mut segment: KnownSegment) -> u32 {
+        self.serials += 1;
+        segment.serial = self.serials;
         let segments = Arc::make_mut(&mut self.segments);
         let number = segments.iter().position(Option::is_none).unwrap_or(segments.len());
         if number == segments.len() {
@@ -377,14 +393,77 @@ impl Knowledge {
         numbers.iter().filter_map(|number| segments.get_mut(*number as usize)?.take()).collect()
     }
 
+    /// The files that stand in a segment and whose words are not kept: all of them when the whole is not more text than
+    /// `text_bytes_max`, else those among `paths`.
+    pub fn without_words(&self, paths: &[WorkspacePath], text_bytes_max: u64) -> Vec<(WorkspacePath, Content)> {
+        let words = read(&self.words);
+        let lacks =
+            |content: Content| version_of(&self.segments, content).is_some_and(|(id, _)| words.get(id).is_none());
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        let mut walk = TreeWalk::start(&self.tree, ROOT, None);
+        while let Some(leaf) = walk.next_leaf() {
+            let Leaf::File(content) = leaf else { continue };
+            bytes += version_of(&self.segments, content).map_or(0, |(_, extent)| u64::from(extent.text_bytes));
+            if bytes > text_bytes_max {
+                let asked = paths.iter().filter_map(|path| Some((path.clone(), self.tree.content_at(path)?)));
+                return asked.filter(|(_, content)| lacks(*content)).collect();
+            }
+            if lacks(content) {
+                all.push((entry_of(walk.path(), leaf).path, content));
+            }
+        }
+        all
+    }
+
+    /// Keeps the words of a file that were read since its content was `content`; whether there was room, or no need
+    /// because it has changed.
+    ///
+    /// # Errors
+    /// As [`Self::refresh`].
+    pub fn keep_words(&mut self, path: &WorkspacePath, content: Content, read: FileWords) -> Result<bool, TreeError> {
+        // Everything that happened until the file was read has been told by now.
+        self.refresh()?;
+        let now = self.tree.content_at(path).filter(|now| *now == content);
+        let Some((id, _)) = now.and_then(|now| version_of(&self.segments, now)) else { return Ok(true) };
+        let mut words = self.words.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(words.keep(id, path.clone(), read))
+    }
+
+    /// Lets go of words of files that are no more what they were.
+    pub fn prune_words(&mut self) {
+        let mut words = self.words.write().unwrap_or_else(PoisonError::into_inner);
+        words.prune(|id, path| {
+            let now = self.tree.content_at(path).and_then(|content| version_of(&self.segments, content));
+            now.is_some_and(|(now, _)| now == id)
+        });
+    }
+
+    /// How many files the words are kept of, and the memory that it takes in bytes.
+    pub fn words_kept(&self) -> (usize, usize) {
+        let words = read(&self.words);
+        (words.len(), words.bytes())
+    }
+
     /// A view of what is known now, after all that changed was heard.
     ///
     /// # Errors
     /// As [`Self::refresh`].
     pub fn view(&mut self) -> Result<View, TreeError> {
         self.refresh()?;
-        Ok(View { tree: Arc::clone(&self.tree), segments: Arc::clone(&self.segments) })
+        let (tree, segments, words) = (&self.tree, &self.segments, &self.words);
+        Ok(View { tree: Arc::clone(tree), segments: Arc::clone(segments), words: Arc::clone(words) })
     }
+}
+
+fn read(words: &RwLock<WordCache>) -> std::sync::RwLockReadGuard<'_, WordCache> {
+    words.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The version of a file that stands in a segment, and how much text it has.
+fn version_of(segments: &[Option<KnownSegment>], content: Content) -> Option<(VersionId, Extent)> {
+    let Content::Indexed { segment, file, .. } = content else { return None };
+    let known = segments.get(segment as usize)?.as_ref()?;
+    Some(((known.serial, file), known.segment.extent(file)?))
 }
 
 /// What was known at one moment; stays as it is.
@@ -392,6 +471,7 @@ impl Knowledge {
 pub struct View {
     tree: Arc<Tree>,
     segments: Arc<Vec<Option<KnownSegment>>>,
+    words: Arc<RwLock<WordCache>>,
 }
 
 impl View {
@@ -400,11 +480,20 @@ impl View {
         &self.tree
     }
 
+    /// How much text a file has; none when nothing is known of it.
+    pub fn extent_of(&self, content: Content) -> Option<Extent> {
+        version_of(&self.segments, content).map(|(_, extent)| extent)
+    }
+
+    /// The words of a file; none when they are not kept.
+    pub fn words_of(&self, content: Content) -> Option<Arc<FileWords>> {
+        let (id, _) = version_of(&self.segments, content)?;
+        read(&self.words).get(id).cloned()
+    }
+
     /// Which files may hold what is required.
     pub fn candidates(&self, required: &Requirement) -> Candidates {
-        let found = |known: &Option<KnownSegment>| known.as_ref().map(|known| known.segment.files_with(required));
-        let sets = if required.is_nothing() { Vec::new() } else { self.segments.iter().map(found).collect() };
-        Candidates { sets }
+        Candidates::of(&self.segments, required)
     }
 }
 
@@ -415,6 +504,13 @@ pub struct Candidates {
 }
 
 impl Candidates {
+    /// The files of these segments that may hold what is required.
+    pub(crate) fn of(segments: &[Option<KnownSegment>], required: &Requirement) -> Self {
+        let found = |known: &Option<KnownSegment>| known.as_ref().map(|known| known.segment.files_with(required));
+        let sets = if required.is_nothing() { Vec::new() } else { segments.iter().map(found).collect() };
+        Self { sets }
+    }
+
     /// Whether a file must be looked at.
     pub fn may_hold(&self, content: Content) -> bool {
         match content {
