@@ -6,9 +6,10 @@
 //! their way; what decides over a process is its node.
 //!
 //! What must stay true: a process that is listed as running has a node that runs it; every listed process comes to
-//! have an end, whatever happens to its node; lists and outputs are bounded.
+//! have an end, whatever happens to its node, and whoever listens is told it once; lists and outputs are bounded.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ const START_WAIT: Duration = Duration::from_millis(100);
 /// A running command, as the processes port gives it.
 pub(crate) type Running = BoxFuture<'static, Result<ProcessEnd, ProcessError>>;
 
+/// Is told the end of each background process that was held, once. Must not block, and must not hold the processes.
+pub type EndListener = Arc<dyn Fn(&BackgroundStatus) + Send + Sync>;
+
 /// The background processes of one session; clones share them.
 #[derive(Clone)]
 pub struct BackgroundProcesses {
@@ -44,8 +48,8 @@ pub struct BackgroundProcesses {
 }
 
 struct Shared {
-    /// The session's, from its beginning on.
-    node: OnceLock<NodeHandle>,
+    /// The session's, from its beginning on, and who is told of ends.
+    hangs_on: OnceLock<(NodeHandle, EndListener)>,
     port: Arc<dyn Processes>,
     clock: Arc<dyn Clock>,
     leftover: Leftover,
@@ -68,6 +72,9 @@ pub(crate) struct Entry {
     clock: Arc<dyn Clock>,
     output: Mutex<Output>,
     canceller: OnceLock<Canceller>,
+    /// Who is told its end; none while nobody holds it.
+    listener: OnceLock<EndListener>,
+    is_over: AtomicBool,
     end: watch::Sender<Option<BackgroundEnd>>,
 }
 
@@ -80,13 +87,13 @@ struct Output {
 impl BackgroundProcesses {
     /// The background processes of a session that is about to begin; commands run through `port`.
     pub fn new(port: Arc<dyn Processes>, clock: Arc<dyn Clock>, leftover: Leftover) -> Self {
-        let (node, book) = (OnceLock::new(), Mutex::default());
-        Self { shared: Arc::new(Shared { node, port, clock, leftover, book }) }
+        let (hangs_on, book) = (OnceLock::new(), Mutex::default());
+        Self { shared: Arc::new(Shared { hangs_on, port, clock, leftover, book }) }
     }
 
-    /// The session has begun, and this is its node; counts once.
-    pub fn hang_on(&self, node: &NodeHandle) {
-        let _ = self.shared.node.set(node.clone());
+    /// The session has begun, this is its node, and `listener` is told of ends; counts once.
+    pub fn hang_on(&self, node: &NodeHandle, listener: EndListener) {
+        let _ = self.shared.hangs_on.set((node.clone(), listener));
     }
 
     /// Lists a new process, which somebody is to [`hold`](Self::hold).
@@ -114,6 +121,8 @@ impl BackgroundProcesses {
             clock: Arc::clone(&self.shared.clock),
             output: Mutex::new(Output { ring: OutputRing::new(OUTPUT_BYTES_MAX), read_to: 0 }),
             canceller: OnceLock::new(),
+            listener: OnceLock::new(),
+            is_over: AtomicBool::new(false),
             end: watch::Sender::new(None),
         });
         book.entries.insert(number, Arc::clone(&entry));
@@ -129,7 +138,9 @@ impl BackgroundProcesses {
         grace: Duration,
         limit: Option<Duration>,
     ) {
-        let Some(node) = self.shared.node.get() else { return entry.give_up() };
+        let Some((node, listener)) = self.shared.hangs_on.get() else { return entry.give_up() };
+        // Set once: an entry is held once.
+        let _ = entry.listener.set(Arc::clone(listener));
         let spec = NodeSpec { kind: NodeKind::ProcessGroup, grace: grace + REAP_ALLOWANCE };
         let (ends, lost) = (Arc::clone(entry), Arc::clone(entry));
         let waiter = node.spawn_with_epilogue(
@@ -152,7 +163,6 @@ impl BackgroundProcesses {
             },
             move |ending| lost.over(BackgroundOutcome::GivenUp { reason: ending.cancel.clone() }),
         );
-        // Set once: an entry is held once.
         let _ = entry.canceller.set(waiter.canceller());
         waiter.detach();
     }
@@ -234,15 +244,17 @@ impl Entry {
         self.end.borrow().is_none()
     }
 
-    /// Tells its end, once.
+    /// Tells its end, once: to whoever listens, and then to all who look or wait.
     fn over(&self, how: BackgroundOutcome) {
+        if self.is_over.swap(true, Ordering::AcqRel) {
+            return;
+        }
         self.output().ring.finish();
-        let ended_at_ms = self.clock.unix_ms();
-        self.end.send_if_modified(|end| {
-            let is_first = end.is_none();
-            end.get_or_insert(BackgroundEnd { ended_at_ms, how });
-            is_first
-        });
+        let end = BackgroundEnd { ended_at_ms: self.clock.unix_ms(), how };
+        if let Some(listener) = self.listener.get() {
+            listener(&BackgroundStatus { end: Some(end.clone()), ..self.status() });
+        }
+        self.end.send_replace(Some(end));
     }
 
     async fn ended(&self) {

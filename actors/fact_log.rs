@@ -28,6 +28,9 @@ pub const BATCH_FACTS_MAX: usize = 8192;
 /// Bytes of facts after which a batch is full.
 pub const BATCH_BYTES: usize = 16 * 1024 * 1024;
 
+/// Length of a session's log, in bytes, above which what its snapshot holds is cut off, when not said otherwise.
+pub const LOG_KEPT_BYTES: u64 = 16 * 1024 * 1024;
+
 /// Why a fact is not in the log.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FactLogError {
@@ -125,6 +128,7 @@ impl<W> FactLogMachine<W> {
 pub struct FactLog {
     slot: Slot<FactLogMessage>,
     store: Arc<dyn Store>,
+    kept_bytes: u64,
 }
 
 /// Whether a fact has become durable; it does whether this is waited for or not.
@@ -145,7 +149,18 @@ impl Written {
 impl FactLog {
     /// A handle to a log over this store that [`start`] will put behind it.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { slot: Slot::new(), store }
+        Self { slot: Slot::new(), store, kept_bytes: LOG_KEPT_BYTES }
+    }
+
+    /// The same, whose sessions keep logs of this length, in bytes, before what their snapshots hold is cut off.
+    #[must_use]
+    pub fn keeping(self, bytes: u64) -> Self {
+        Self { kept_bytes: bytes, ..self }
+    }
+
+    /// The length of a log that is never cut, in bytes.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
     }
 
     /// The store beneath: sessions are opened and given free there.

@@ -278,7 +278,7 @@ mod tests {
         let (session, _cell) = spawn_root(&Tree::new(), None, spec, body).await.unwrap();
         let (port, clock) = (Arc::new(Leaving), Arc::new(SystemClock::new()));
         let background = BackgroundProcesses::new(port.clone(), clock, Leftover::Keep);
-        background.hang_on(&session);
+        background.hang_on(&session, Arc::new(|_| {}));
         let supervised = SupervisedProcesses::new(port, session.clone())
             .handing_over(background.clone(), InvocationId::new("call-1"));
         (session, background, supervised)

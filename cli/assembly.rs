@@ -28,7 +28,7 @@ use crate::artifacts::{ArtifactArgs, ArtifactsError};
 use crate::attendant::{Attendance, Attendant, Killed};
 use crate::bucket::BucketArgs;
 use crate::confirm::Asker;
-use crate::containment::Level;
+use crate::containment::HoldArgs;
 use crate::environment::{Environment, SECRET_BYTES_MIN, STORE_VARIABLE};
 use crate::events_file::{EventsFile, EventsFileError};
 use crate::input::{InputError, read_file};
@@ -85,9 +85,8 @@ pub(crate) struct CallArgs {
     #[arg(long, value_name = "PROFILE|FILE", default_value = "conservative")]
     pub(crate) projection: String,
 
-    /// How far commands are held; refused where that is not available [default: sub_reaper]
-    #[arg(long, value_enum, value_name = "LEVEL")]
-    pub(crate) containment: Option<Level>,
+    #[command(flatten)]
+    pub(crate) containment: HoldArgs,
 }
 
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
@@ -163,8 +162,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) projection: Option<ProjectionPolicy>,
     /// What the kernel keeps commands from.
     pub(crate) sandbox: Confinement,
-    /// How far commands are held, if that was asked for.
-    pub(crate) containment: Option<Level>,
+    /// How far commands are held, and what each may use.
+    pub(crate) containment: HoldArgs,
     /// Whether a person may be asked, where there is one.
     pub(crate) may_ask: bool,
     /// Where the session is kept, if it is.
@@ -195,7 +194,7 @@ impl<'a> Plan<'a> {
             artifacts: None,
             projection: None,
             sandbox: Confinement::default(),
-            containment: None,
+            containment: HoldArgs::default(),
             may_ask: false,
             store: None,
             resumes: None,
@@ -336,10 +335,11 @@ impl Assembly {
     /// [`AssemblyError`]; nothing runs then.
     pub(crate) async fn open(mut plan: Plan<'_>, with: &Surroundings) -> Result<Self, AssemblyError> {
         let signals = StopSignals::listen().map_err(AssemblyError::Signals)?;
-        let level = plan.containment.unwrap_or_default().as_str();
+        let limits = with.catalog()?.config().commands;
+        let level = plan.containment.level(limits);
         let refused = |reason| AssemblyError::Containment { level, reason };
         // This program is its own shim: what leaves a command's group is found again.
-        let processes = Level::processes(plan.containment).await.map_err(refused)?;
+        let processes = plan.containment.processes(limits).await.map_err(refused)?;
         let events_file = plan.events.map(EventsFile::create).transpose()?;
         let parts = Parts {
             store: plan.store,

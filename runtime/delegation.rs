@@ -206,7 +206,7 @@ impl Child {
         // Its own: they end with it.
         scope.background = scope.no_background(&self.kernel.effects.clock);
         if let Some(background) = &scope.background {
-            background.hang_on(node);
+            background.hang_on(node, self.kernel.background_listener(&scope));
         }
         // Its calls are covered by the call that started it.
         scope.facts = None;

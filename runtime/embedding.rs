@@ -14,7 +14,7 @@ use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::budget_ledger::BudgetLedger;
 use toolwarden_actors::child_spec::StartError;
 use toolwarden_actors::confirmations::Confirmations;
-use toolwarden_actors::fact_log::FactLog;
+use toolwarden_actors::fact_log::{FactLog, LOG_KEPT_BYTES};
 use toolwarden_actors::journal::{Journal, JournalError, JournalSink, JournalStatus, Reader};
 use toolwarden_actors::retention::RetentionLimits;
 use toolwarden_tools::catalog::{CatalogOptions, builtin_tools};
@@ -26,7 +26,7 @@ use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::effects::files::FileError;
 use toolwarden_tools::effects::http::proxy::HttpProxy;
 use toolwarden_tools::effects::processes::confinement::Confinement;
-use toolwarden_tools::effects::processes::confinement::confined::ConfinedProcesses;
+use toolwarden_tools::effects::processes::containment::{CommandLimits, Unavailable};
 use toolwarden_tools::effects::processes::system::SystemProcesses;
 use toolwarden_tools::effects::processes::{Leftover, Processes};
 use toolwarden_tools::effects::store::{OnDamage, Store};
@@ -121,6 +121,9 @@ pub enum BuildError {
     /// The session cannot be kept, or cannot go on.
     #[error(transparent)]
     Resume(#[from] ResumeError),
+    /// Commands cannot be limited as was asked for.
+    #[error("commands cannot be limited as was asked for: {0}")]
+    Limits(Unavailable),
     /// The session did not open.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -140,6 +143,7 @@ pub struct RuntimeBuilder {
     artifact_limits: ArtifactLimits,
     make_sink: MakeSink,
     store: Option<Arc<dyn Store>>,
+    kept_log_bytes: u64,
     retention: Option<RetentionLimits>,
     allowed_origins: Vec<Origin>,
     proxy: Option<HttpProxy>,
@@ -256,6 +260,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// How long a session's log may become, in bytes, before the facts that its snapshot holds are cut off its front:
+    /// [`LOG_KEPT_BYTES`], when not said; `u64::MAX` keeps all of them. A cut is made where a snapshot is saved.
+    #[must_use]
+    pub fn keep_log_bytes(mut self, bytes: u64) -> Self {
+        self.kept_log_bytes = bytes;
+        self
+    }
+
     /// Keeps events in memory so that [`Session::event_page`] can read them back and [`Session::tail`] can catch up;
     /// without this, a reader gets what comes while it reads, and no more.
     #[must_use]
@@ -314,7 +326,7 @@ impl RuntimeBuilder {
         if let Some(limits) = self.retention {
             journal = journal.retaining(limits);
         }
-        let log = self.store.map(FactLog::new);
+        let log = self.store.map(|store| FactLog::new(store).keeping(self.kept_log_bytes));
         if let Some(log) = &log {
             // Every process numbers its events behind those of all before it.
             journal = journal.after(keeper::epoch(log).await?.saturating_mul(EVENTS_OF_AN_EPOCH));
@@ -366,6 +378,7 @@ impl Runtime {
             artifact_limits: ArtifactLimits::default(),
             make_sink: Arc::new(|| None),
             store: None,
+            kept_log_bytes: LOG_KEPT_BYTES,
             retention: None,
             allowed_origins: Vec::new(),
             proxy: None,
@@ -440,6 +453,7 @@ impl Runtime {
             leftover: Leftover::default(),
             sandbox: Confinement::default(),
             allowance: WriteAllowance::default(),
+            command_limits: CommandLimits::default(),
         }
     }
 
@@ -537,6 +551,7 @@ pub struct SessionBuilder {
     leftover: Leftover,
     sandbox: Confinement,
     allowance: WriteAllowance,
+    command_limits: CommandLimits,
 }
 
 impl SessionBuilder {
@@ -703,19 +718,44 @@ impl SessionBuilder {
     }
 
     /// What the kernel keeps commands from, `git` and child runs included; nothing, when not said. It takes a runner
-    /// with a shim ([`SystemProcesses::with_shim`]); where it cannot be put in force, commands are refused.
+    /// with a shim ([`SystemProcesses::with_shim`]); where it cannot be put in force, commands are refused. The tools
+    /// that run no command keep to it as well: a read-only one lets them write nothing, and without a network they ask
+    /// nothing.
     #[must_use]
     pub fn sandbox(mut self, confinement: Confinement) -> Self {
         self.sandbox = confinement;
         self
     }
 
+    /// What each command may use at the most, those of child runs and background processes included; no bounds, when
+    /// not said. It takes a runner with a shim ([`SystemProcesses::with_shim`]), which then holds every command in a
+    /// cgroup. It is tried out when the session opens; a session whose limits cannot be held does not open.
+    #[must_use]
+    pub fn command_limits(mut self, limits: CommandLimits) -> Self {
+        self.command_limits = limits;
+        self
+    }
+
+    /// The runner that holds commands to the limits, if there are any.
+    async fn limited(&self, parts: &Parts) -> Result<Option<Arc<dyn Processes>>, BuildError> {
+        if self.command_limits.is_none() {
+            return Ok(self.processes.clone());
+        }
+        let opened = match &self.place {
+            Some(Place::Workspace(workspace)) => workspace.commands().or(workspace.git_commands()),
+            _ => None,
+        };
+        let given = self.processes.as_ref().or(opened.map(|commands| &commands.processes)).unwrap_or(&parts.processes);
+        given.limited(self.command_limits).await.map(Some).map_err(BuildError::Limits)
+    }
+
     /// Opens the session.
     ///
     /// # Errors
     /// [`BuildError`].
-    pub async fn open(self) -> Result<Session, BuildError> {
+    pub async fn open(mut self) -> Result<Session, BuildError> {
         let parts = Arc::clone(&self.runtime.parts);
+        self.processes = self.limited(&parts).await?;
         let kernel = Arc::clone(&parts.kernel);
         let random = || SessionId::from(format!("session-{}", hex_id(&*kernel.effects.entropy)));
         let session = self.id.clone().unwrap_or_else(random);
@@ -803,7 +843,7 @@ impl SessionBuilder {
             (None, Some(kept)) => here(Path::new(&kept.workspace))?,
             (None, None) => return Err(ResumeError::NoStore.into()),
         };
-        let workspace = sandboxed(workspace, self.sandbox.clone());
+        let workspace = workspace.confined(self.sandbox.clone());
         let sandbox = match self.sandbox.is_off() {
             true => "off".to_owned(),
             false => format!("{:?}", self.sandbox),
@@ -846,15 +886,6 @@ impl SessionBuilder {
         }
         Ok((workspace, settings))
     }
-}
-
-/// The same workspace with its commands confined, if they are to be.
-fn sandboxed(workspace: Workspace, confinement: Confinement) -> Workspace {
-    let Some(commands) = workspace.commands().or(workspace.git_commands()).filter(|_| !confinement.is_off()) else {
-        return workspace;
-    };
-    let (port, folder) = (Arc::clone(&commands.processes), commands.folder.clone());
-    workspace.with_processes(Arc::new(ConfinedProcesses::new(port, confinement, folder)))
 }
 
 impl Parts {

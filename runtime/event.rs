@@ -8,10 +8,14 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 use toolwarden_actors::journal::{Entry, JournalEvent, Moment};
+use toolwarden_tools::background::ring::RingCounts;
+use toolwarden_tools::background::{BackgroundOutcome, BackgroundStatus};
+use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::canonical_json::json_bytes;
 use toolwarden_tools::context::DeltaStreams;
 use toolwarden_tools::digest::Digest;
-use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId, ToolName};
+use toolwarden_tools::effects::processes::ProcessStatus;
+use toolwarden_tools::ids::{BackgroundId, InvocationId, RunId, SessionId, TaskId, ToolName};
 
 use crate::call_result::CallResult;
 use crate::models::{TokenUsage, is_zero};
@@ -136,6 +140,34 @@ pub enum EventKind {
     },
     /// The one ending of an invocation.
     ToolEnd(Arc<CallResult>),
+    /// The one ending of a background process, however it ended.
+    BackgroundEnd {
+        /// The process, by the name that its session has for it.
+        id: BackgroundId,
+        /// The invocation that started it, or whose command left it running.
+        tool_id: InvocationId,
+        /// Its command line, cut to 1,024 bytes.
+        command: String,
+        /// When it was started or left, in milliseconds since 1970.
+        started_at_ms: u64,
+        /// When it ended, in milliseconds since 1970.
+        ended_at_ms: u64,
+        /// Its exit code, when it ended by itself or in answer to a stop.
+        exit_code: Option<i32>,
+        /// The number of the signal that ended it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        signal: Option<i32>,
+        /// Why it was stopped, when somebody had it stopped.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        stopped: Option<CancelReason>,
+        /// Why nothing is known of its end: it could not be started, was lost, or was given up with its session.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        failure: Option<String>,
+        /// Pids that are known to be left of it.
+        survivors: Vec<u32>,
+        /// What it printed, as counts.
+        printed: RingCounts,
+    },
     /// A run began.
     AgentStart {
         /// What it was asked.
@@ -233,6 +265,41 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// The ending of a background process; none while it runs.
+    pub(crate) fn background_end(status: &BackgroundStatus) -> Option<Self> {
+        let end = status.end.as_ref()?;
+        let (mut exit_code, mut signal, mut stopped, mut failure, mut survivors) = (None, None, None, None, Vec::new());
+        match &end.how {
+            BackgroundOutcome::Ended(ended) => {
+                match ended.status {
+                    ProcessStatus::Exited { code } => exit_code = Some(code),
+                    ProcessStatus::Signalled { signal: number } => signal = Some(number),
+                    ProcessStatus::Unknown => failure = Some("how it ended is not known".to_owned()),
+                }
+                stopped.clone_from(&ended.stopped);
+                survivors.clone_from(&ended.survivors);
+            }
+            BackgroundOutcome::Failed(error) => failure = Some(error.to_string()),
+            BackgroundOutcome::GivenUp { reason } => {
+                stopped.clone_from(reason);
+                failure = Some("it was killed with what it hung on".to_owned());
+            }
+        }
+        Some(Self::BackgroundEnd {
+            id: status.id.clone(),
+            tool_id: status.invocation.clone(),
+            command: status.line.clone(),
+            started_at_ms: status.started_at_ms,
+            ended_at_ms: end.ended_at_ms,
+            exit_code,
+            signal,
+            stopped,
+            failure,
+            survivors,
+            printed: status.output,
+        })
+    }
+
     /// Takes secrets and control sequences out of every text that a model or a person wrote.
     pub(crate) fn clean(&mut self, sanitiser: &Sanitiser) {
         let clean = |text: &mut String| *text = sanitiser.clean(std::mem::take(text)).0;
@@ -252,7 +319,12 @@ impl EventKind {
             | Self::AgentEnd { text, .. }
             | Self::Error { message: text, .. }
             | Self::SubagentStart { description: text, .. }
+            | Self::BackgroundEnd { command: text, failure: None, .. }
             | Self::SubagentEnd { output: text, .. } => clean(text),
+            Self::BackgroundEnd { command, failure: Some(failure), .. } => {
+                clean(command);
+                clean(failure);
+            }
             Self::ToolOutputDelta { delta, streams, .. } => {
                 clean(delta);
                 if let Some(DeltaStreams::Both { out, err }) = streams {

@@ -1,7 +1,7 @@
 //! A keeper keeps one session in its store: it holds the session's lock, saves its snapshots, and gives it free.
 //!
-//! What must stay true: a snapshot never knows of a fact that is not durable, and the lock goes with the keeper,
-//! however the session ends.
+//! What must stay true: a snapshot never knows of a fact that is not durable, a log is cut only up to what a durable
+//! snapshot holds, and the lock goes with the keeper, however the session ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -148,10 +148,16 @@ impl Keeper {
         self.facts.check()?;
         let (store, session, log_from, position) =
             (Arc::clone(self.log.store()), self.session.clone(), self.log_from, state.position);
+        let kept_bytes = self.log.kept_bytes();
         blocking(move || {
             let bytes = encode(&session, &state, log_from);
             let bytes = bytes.map_err(|source| ResumeError::Snapshot { session: session.clone(), source })?;
-            Ok::<(), ResumeError>(store.save_snapshot(&session, &bytes)?)
+            store.save_snapshot(&session, &bytes)?;
+            // The snapshot is saved; a log that stays long is no reason to say that it is not.
+            if let Err(error) = store.compact(&session, position, kept_bytes) {
+                tracing::warn!(%session, %error, "a log was not shortened");
+            }
+            Ok::<(), ResumeError>(())
         })
         .await??;
         self.saved_at.fetch_max(position, Ordering::Relaxed);

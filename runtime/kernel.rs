@@ -16,6 +16,7 @@ use dashmap::DashMap;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use toolwarden_actors::artifact_store::ArtifactStore;
+use toolwarden_actors::background::EndListener;
 use toolwarden_actors::budget::Amount;
 use toolwarden_actors::budget_ledger::{BudgetLedger, Reservation};
 use toolwarden_actors::bulkhead::Permit;
@@ -212,6 +213,19 @@ impl Kernel {
     /// Writes an event without waiting.
     pub fn tell(&self, scope: &Scope, kind: EventKind) {
         self.journal.note(self.event(scope, kind));
+    }
+
+    /// Who tells of the ends of a session's background processes. It holds no scope, for that holds the processes.
+    pub fn background_listener(self: &Arc<Self>, scope: &Scope) -> EndListener {
+        let kernel = Arc::clone(self);
+        let (root_session, session, run) = (scope.root_session.clone(), scope.session.clone(), scope.run.clone());
+        Arc::new(move |status| {
+            if let Some(mut kind) = EventKind::background_end(status) {
+                kind.clean(&kernel.sanitiser);
+                let (root_session, session, run) = (root_session.clone(), session.clone(), run.clone());
+                kernel.journal.note(Event { root_session, session, run, kind });
+            }
+        })
     }
 
     /// Writes an event, at once, and gives what waits until it is stored.
@@ -629,11 +643,14 @@ fn context(
         clock: Arc::clone(&kernel.effects.clock),
         progress,
         spool,
-        web: needs.web.then(|| Web {
-            http: Arc::clone(&kernel.effects.http),
-            resolver: Arc::clone(&kernel.effects.resolver),
-            allowed: Arc::clone(&kernel.allowed_origins),
-            proxy: kernel.proxy.clone(),
+        web: needs.web.then(|| match scope.workspace.has_network() {
+            true => Web {
+                http: Arc::clone(&kernel.effects.http),
+                resolver: Arc::clone(&kernel.effects.resolver),
+                allowed: Arc::clone(&kernel.allowed_origins),
+                proxy: kernel.proxy.clone(),
+            },
+            false => Web::offline(),
         }),
         invoke: needs.invoke.then(|| Arc::new(nested()) as _),
         delegate: match &scope.children {

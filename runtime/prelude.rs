@@ -9,6 +9,7 @@ pub use toolwarden_tools::context::ToolContext;
 pub use toolwarden_tools::declaration::Capabilities;
 pub use toolwarden_tools::effects::processes::Leftover;
 pub use toolwarden_tools::effects::processes::confinement::{Confinement, FileAccess};
+pub use toolwarden_tools::effects::processes::containment::CommandLimits;
 pub use toolwarden_tools::outcome::{ToolErrorKind, ToolOutcome};
 pub use toolwarden_tools::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 pub use toolwarden_tools::workspace::WorkspaceCapabilities;

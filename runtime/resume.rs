@@ -145,6 +145,16 @@ pub fn fold(session: &SessionId, found: Recovered, accepts_damage: bool) -> Resu
             if log_is_short && !accepts_damage {
                 return Err(short_log(session, reaches, head.position));
             }
+            // One that was cut goes with a snapshot that holds what is gone.
+            if first.is_some_and(|first| first > head.position + 1) {
+                let reason = format!(
+                    "it holds {} facts, and the log begins with fact {}; the snapshot that goes with this log is missing",
+                    head.position,
+                    first.unwrap_or_default()
+                );
+                let source = SnapshotError::Damaged { reason };
+                return Err(ResumeError::Snapshot { session: session.clone(), source });
+            }
             (recovery.from_snapshot, log_from) = (head.position, head.log_from);
             state = kept;
         }

@@ -674,7 +674,7 @@ async fn live(
     life.is_told.store(true, Ordering::Release);
     kernel.tell(scope, EventKind::SessionOpened { workspace: scope.workspace.display_root().to_owned() });
     if let Some(background) = &scope.background {
-        background.hang_on(&node);
+        background.hang_on(&node, kernel.background_listener(scope));
     }
     if opened.send(Ok(node.clone())).is_ok() {
         loop {

@@ -15,6 +15,7 @@ use serde_json::to_writer;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use toolwarden::event::{EventKind, EventLine};
+use toolwarden::models::ModelTurn;
 
 use crate::checkers::Violation;
 use crate::happening::TraceDigest;
@@ -344,7 +345,17 @@ impl Book {
             Sight::Answered { invocation, approved, taken } => {
                 (invocation.as_str(), approved, taken).hash(&mut self.digest);
             }
-            Sight::Asked { agent, messages } => (agent, messages).hash(&mut self.digest),
+            Sight::Asked { agent, messages, unpaired } => (agent, messages, unpaired).hash(&mut self.digest),
+            Sight::Removed { path, number } => (path, number).hash(&mut self.digest),
+            Sight::Unsure { path } => path.hash(&mut self.digest),
+            Sight::Outside { path, mark } => (path, mark).hash(&mut self.digest),
+            Sight::Connected { url, pinned } => (url, pinned).hash(&mut self.digest),
+            // Its bytes follow as those of a replacement.
+            Sight::Landed { path, bytes, replaces } => (path, bytes.len(), replaces).hash(&mut self.digest),
+            Sight::Turned { sent, read, is_intact } => {
+                let calls = |turn: &ModelTurn| (turn.text.len(), turn.calls.len());
+                (calls(sent), read.map(calls), is_intact).hash(&mut self.digest);
+            }
             Sight::CommandStarted { command } | Sight::CommandOver { command } => command.hash(&mut self.digest),
             Sight::Shown { sequence } => sequence.hash(&mut self.digest),
             Sight::Cancelled { session } => session.hash(&mut self.digest),

@@ -41,6 +41,8 @@ pub mod plays;
 
 pub mod watchers;
 
+pub mod planted;
+
 pub mod stage;
 
 pub mod scenario;

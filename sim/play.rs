@@ -18,6 +18,9 @@ pub struct Play {
     pub files: Vec<(String, String)>,
     /// Addresses of pages in the network, and what they answer.
     pub pages: Vec<(String, String)>,
+    /// Files that servers in the network offer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub offers: Vec<Offer>,
     /// The prompts of each session; sessions run beside each other, at most [`SESSIONS_MAX`].
     pub sessions: Vec<Vec<String>>,
     /// What the model says, in the format of `scripted:FILE`.
@@ -56,6 +59,65 @@ pub struct Play {
     pub moves: Vec<Move>,
     /// A word that nobody may see: it may stand in files, turns and outputs.
     pub secret: String,
+    /// Whether several changes of files are made one by one, as in workspaces without a better way.
+    pub plain_files: bool,
+    /// Whether somebody outside changes files between a tool's look and its change.
+    pub outsiders: bool,
+    /// The protocol over which the model is asked; it is asked directly when none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wire: Option<Wire>,
+    /// The model's window, in tokens; without a bound when none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_tokens: Option<u64>,
+    /// A planted fault, by its name: what is found when a part is broken in one way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mutant: Option<String>,
+}
+
+/// A file that a server offers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offer {
+    /// Its address.
+    pub url: String,
+    /// How many bytes it has.
+    pub bytes: usize,
+    /// Whether the server gives parts of it.
+    #[serde(default)]
+    pub parts: bool,
+    /// How the server names its version.
+    #[serde(default)]
+    pub validator: Validator,
+    /// Where the server leads instead of giving it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leads_to: Option<String>,
+}
+
+/// How a server names the version of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Validator {
+    /// By a strong tag.
+    #[default]
+    Strong,
+    /// By a weak tag: not for parts.
+    Weak,
+    /// By the time of its last change.
+    Dated,
+    /// Not at all.
+    None,
+}
+
+/// A protocol over which a model is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wire {
+    /// OpenAI's chat completions.
+    Chat,
+    /// OpenAI's responses.
+    Responses,
+    /// Claude's messages.
+    Claude,
 }
 
 /// Which twins have faults.
@@ -108,6 +170,8 @@ pub enum Act {
     BreakJournal,
     /// Moves the wall clock an hour back.
     JumpBack,
+    /// Makes the snapshots that are kept those of an older version of this program.
+    AgeSnapshots,
 }
 
 /// An act at a certain step.
@@ -128,6 +192,7 @@ impl Default for Play {
         Self {
             files: Vec::new(),
             pages: Vec::new(),
+            offers: Vec::new(),
             sessions: vec![vec!["go".to_owned()]],
             turns: String::new(),
             policy: String::new(),
@@ -147,6 +212,11 @@ impl Default for Play {
             acts_max: 3,
             moves: Vec::new(),
             secret: "hunter2-planted-secret".to_owned(),
+            plain_files: false,
+            outsiders: false,
+            wire: None,
+            window_tokens: None,
+            mutant: None,
         }
     }
 }

@@ -30,16 +30,25 @@ pub struct PlayFileError {
 }
 
 /// The shipped files, by name.
-pub const SHIPPED: [(&str, &str); 14] = [
+pub const SHIPPED: [(&str, &str); 23] = [
     ("world-bad-disk", include_str!("scenarios/world-bad-disk.toml")),
     ("world-budget-midway", include_str!("scenarios/world-budget-midway.toml")),
     ("world-cancel-storm", include_str!("scenarios/world-cancel-storm.toml")),
+    ("world-compaction", include_str!("scenarios/world-compaction.toml")),
     ("world-confirmation-races", include_str!("scenarios/world-confirmation-races.toml")),
     ("world-crash-and-resume", include_str!("scenarios/world-crash-and-resume.toml")),
+    ("world-downloads", include_str!("scenarios/world-downloads.toml")),
+    ("world-edits", include_str!("scenarios/world-edits.toml")),
     ("world-everything", include_str!("scenarios/world-everything.toml")),
     ("world-hostile-model", include_str!("scenarios/world-hostile-model.toml")),
+    ("world-models", include_str!("scenarios/world-models.toml")),
+    ("world-models-claude", include_str!("scenarios/world-models-claude.toml")),
+    ("world-models-responses", include_str!("scenarios/world-models-responses.toml")),
     ("world-nested-limits", include_str!("scenarios/world-nested-limits.toml")),
+    ("world-old-snapshots", include_str!("scenarios/world-old-snapshots.toml")),
+    ("world-patches", include_str!("scenarios/world-patches.toml")),
     ("world-permission-changes", include_str!("scenarios/world-permission-changes.toml")),
+    ("world-plain-patches", include_str!("scenarios/world-plain-patches.toml")),
     ("world-restart-storm", include_str!("scenarios/world-restart-storm.toml")),
     ("world-rude-commands", include_str!("scenarios/world-rude-commands.toml")),
     ("world-shutdown-during-start", include_str!("scenarios/world-shutdown-during-start.toml")),

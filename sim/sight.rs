@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use toolwarden::event::Event;
+use toolwarden::models::ModelTurn;
 use toolwarden::run::RunOutcome;
 use toolwarden_actors::journal::Entry;
 use toolwarden_tools::effects::store::record::Recovered;
@@ -84,6 +86,50 @@ pub enum Sight<'a> {
         /// How many replacements of the workspace came before.
         number: u64,
     },
+    /// A file was taken away, durably.
+    Removed {
+        /// Where.
+        path: &'a str,
+        /// How many changes of the workspace came before.
+        number: u64,
+    },
+    /// A file was changed or not, and nobody was told which.
+    Unsure {
+        /// Where.
+        path: &'a str,
+    },
+    /// A file that came in pieces got its place.
+    Landed {
+        /// Where.
+        path: &'a str,
+        /// With what.
+        bytes: &'a [u8],
+        /// Whether another file stood there.
+        replaces: bool,
+    },
+    /// Somebody outside of the workspace's sessions added a mark to a file, durably.
+    Outside {
+        /// Where.
+        path: &'a str,
+        /// The mark.
+        mark: &'a str,
+    },
+    /// Somebody is asked over the network.
+    Connected {
+        /// The whole address.
+        url: &'a str,
+        /// The machines that may answer; whoever the name stands for when none.
+        pinned: &'a [SocketAddr],
+    },
+    /// A model's turn as it was sent, and what was made of it by who reads the protocol.
+    Turned {
+        /// What was sent.
+        sent: &'a ModelTurn,
+        /// What was read; none when it was refused.
+        read: Option<&'a ModelTurn>,
+        /// Whether a cut or a pause was all that happened to it, so that it must be read as it was sent or not at all.
+        is_intact: bool,
+    },
     /// A blob was kept.
     Kept {
         /// Its bytes.
@@ -95,6 +141,8 @@ pub enum Sight<'a> {
         agent: &'a str,
         /// How long the conversation is.
         messages: usize,
+        /// What is wrong with how its calls and results fit together, if anything.
+        unpaired: Option<&'a str>,
     },
     /// A person answered.
     Answered {
@@ -132,6 +180,11 @@ impl Sight<'_> {
             }
             Self::Saved { session, bytes } => format!("a snapshot of {session} is saved: {} bytes", bytes.len()),
             Self::Replaced { path, bytes, .. } => format!("{path} is replaced: {} bytes", bytes.len()),
+            Self::Landed { path, bytes, .. } => format!("{path} has come whole: {} bytes", bytes.len()),
+            Self::Turned { sent, read, .. } => {
+                let how = if read.is_some() { "is read" } else { "is refused" };
+                format!("a turn of {} bytes and {} calls {how}", sent.text.len(), sent.calls.len())
+            }
             Self::Kept { bytes } => format!("a blob is kept: {} bytes", bytes.len()),
             Self::Began { invocation, tool, .. } => format!("{tool} begins to work on {invocation}"),
             Self::Effect { invocation, name } => format!("{invocation} has done {name:?}"),
@@ -139,7 +192,7 @@ impl Sight<'_> {
                 let how = if *returned { "is done with" } else { "was dropped in the middle of" };
                 format!("{tool} {how} {invocation}")
             }
-            Self::Asked { agent, messages } => format!("the model of {agent} is asked after {messages} messages"),
+            Self::Asked { agent, messages, .. } => format!("the model of {agent} is asked after {messages} messages"),
             Self::Answered { invocation, approved, taken } => {
                 let word = if *approved { "yes" } else { "no" };
                 let heard = if *taken { "and is heard" } else { "and nobody listens" };
@@ -237,6 +290,8 @@ pub struct Aftermath {
     pub refused_endings: u64,
     /// The files of the workspace.
     pub files: BTreeMap<String, Vec<u8>>,
+    /// Temporaries that the last process left although it was not killed.
+    pub temporaries: Vec<String>,
     /// What the store holds of each session, where there is a store.
     pub kept: Vec<(SessionId, Recovered)>,
     /// What the world did not come to an end with, in words.

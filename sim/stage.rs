@@ -15,15 +15,19 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use tokio::runtime::Builder;
+use toolwarden::models::Model;
 use toolwarden::models::scripted::{ScriptError, ScriptedModel};
 use toolwarden::policy::{PermissionPolicy, PolicyError};
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::blocking::pretend;
+use toolwarden_tools::effects::files::Files;
+use toolwarden_tools::effects::http::Http;
 use toolwarden_tools::schema::SchemaCache;
 use toolwarden_tools::tool::Tool;
 
 use crate::checkers::Violation;
 use crate::fate::Fate;
+use crate::planted::{self, Planted, Wrap};
 use crate::play::{Play, SESSIONS_MAX};
 use crate::seed::Choices;
 use crate::sight::{Aftermath, Sight, Watcher};
@@ -91,6 +95,14 @@ pub enum PlayError {
         /// How many it may have.
         max: usize,
     },
+    /// There is no such planted fault.
+    #[error("there is no mutant {name:?} for worlds; there are {known}")]
+    Mutant {
+        /// Its name.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
     /// The runtime of the world could not be made.
     #[error("the world could not be made: {message}")]
     World {
@@ -127,10 +139,12 @@ pub(crate) struct Twins {
     pub(crate) clock: Arc<PretendedClock>,
     pub(crate) effects: Effects,
     pub(crate) files: PretendedFiles,
+    /// What tools are given for files: the same, or what was planted before them.
+    pub(crate) given_files: Arc<dyn Files>,
     pub(crate) processes: PretendedProcesses,
     pub(crate) store: Option<Arc<PretendedStore>>,
     pub(crate) blobs: Arc<PretendedBlobs>,
-    pub(crate) model: Arc<PretendedModel>,
+    pub(crate) model: Arc<dyn Model>,
     pub(crate) tools: Vec<Arc<dyn Tool>>,
     pub(crate) policy: PermissionPolicy,
     pub(crate) policy_later: PermissionPolicy,
@@ -141,29 +155,52 @@ impl Twins {
         let faults = play.faults;
         let clock = Arc::new(PretendedClock::new(fate.clone()));
         let entropy = Arc::new(PretendedEntropy::new());
+        let planted = play.mutant.as_deref().and_then(planted::named).map(|planted| planted.wrap);
         let http = PretendedHttp::new(fate.clone(), play.pages.iter().cloned(), faults.http);
+        let http: Arc<dyn Http> = Arc::new(http.offering(play.offers.iter().cloned()));
+        let http = match planted {
+            Some(Wrap::Http(wrap)) => wrap(http),
+            _ => http,
+        };
         let resolver = PretendedResolver::new(fate.clone(), faults.http);
-        let files = PretendedFiles::new(fate.clone(), faults.files);
+        let outsiders = play.outsiders;
+        let files = PretendedFiles::new(fate.clone(), faults.files, play.plain_files).with_outsiders(outsiders);
         for (path, text) in &play.files {
             files.put(path, text.as_bytes());
         }
-        let script = script(play)?;
+        let given_files: Arc<dyn Files> = match planted {
+            Some(Wrap::Files(wrap)) => wrap(files.clone()),
+            _ => Arc::new(files.clone()),
+        };
+        let mut tools = tools(&fate);
+        let mut named = play.clone();
+        if let Some(Wrap::Tool { of, make }) = planted {
+            let broken = make();
+            let as_called = |name: &str| format!("\"tool\": \"{name}\"");
+            named.turns = named.turns.replace(&as_called(of), &as_called(broken.spec().name.as_str()));
+            tools.push(broken);
+        }
+        let tap = match planted {
+            Some(Wrap::Line(tap)) => Some(tap),
+            _ => None,
+        };
+        let model = PretendedModel::new(fate.clone(), script(&named)?, play, Arc::clone(&clock) as _, tap);
+        let model: Arc<dyn Model> = match planted {
+            Some(Wrap::Model(wrap)) => wrap(Arc::new(model)),
+            _ => Arc::new(model),
+        };
         Ok(Self {
-            effects: Effects {
-                clock: Arc::clone(&clock) as _,
-                entropy,
-                http: Arc::new(http),
-                resolver: Arc::new(resolver),
-            },
+            effects: Effects { clock: Arc::clone(&clock) as _, entropy, http, resolver: Arc::new(resolver) },
             processes: PretendedProcesses::new(fate.clone(), files.clone(), faults.processes),
             store: play.keeps.then(|| Arc::new(PretendedStore::new(fate.clone(), faults.store))),
             blobs: Arc::new(PretendedBlobs::new(fate.clone(), Arc::clone(&clock) as _, faults.blobs)),
-            model: Arc::new(PretendedModel::new(fate.clone(), script, faults.model, play.hostile, play.secret.clone())),
-            tools: tools(&fate),
+            model,
+            tools,
             policy: policy(&play.policy)?,
             policy_later: policy(play.policy_later.as_ref().unwrap_or(&play.policy))?,
             clock,
             files,
+            given_files,
             fate,
         })
     }
@@ -201,6 +238,10 @@ pub fn check(play: &Play) -> Result<(), PlayError> {
     if count == 0 || count > SESSIONS_MAX {
         return Err(PlayError::Sessions { count, max: SESSIONS_MAX });
     }
+    if let Some(name) = play.mutant.as_deref().filter(|name| planted::named(name).is_none()) {
+        let known: Vec<&str> = planted::all().map(|Planted { name, .. }| name).collect();
+        return Err(PlayError::Mutant { name: name.to_owned(), known: known.join(", ") });
+    }
     script(play)?;
     policy(&play.policy)?;
     policy(play.policy_later.as_ref().unwrap_or(&play.policy))?;
@@ -221,21 +262,23 @@ pub fn perform(play: &Play, cast: Cast) -> Result<Performance, PlayError> {
     host.hands().expect_moves();
     let aftermath = Arc::new(Mutex::new(Aftermath::default()));
     let mut crashes = 0;
-    loop {
+    let leaks = loop {
         let ended = process(&host, &aftermath, crashes)?;
+        let leaks = if ended { twins.files.leaks() } else { Vec::new() };
         twins.end_process();
         if ended || fate.is_decided() {
-            break;
+            break leaks;
         }
         crashes += 1;
         if crashes >= PROCESSES_MAX {
             fate.set_wild(false);
         }
-    }
+    };
     let mut aftermath = std::mem::take(&mut *aftermath.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     aftermath.crashes = crashes;
     aftermath.told = host.told();
     aftermath.files = twins.files.all();
+    aftermath.temporaries = leaks;
     aftermath.kept = twins.store.as_ref().map(|store| store.kept()).unwrap_or_default();
     let lasted = fate.now();
     let verdict = fate.finish(&aftermath);

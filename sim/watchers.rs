@@ -7,6 +7,7 @@
 pub mod budget;
 pub mod bulkhead;
 pub mod commands;
+pub mod downloads;
 pub mod durable;
 pub mod effects;
 pub mod files;
@@ -14,12 +15,16 @@ pub mod governed;
 pub mod heed;
 pub mod journal;
 pub mod leases;
+pub mod marks;
 pub mod numbering;
+pub mod origins;
+pub mod pairing;
 pub mod questions;
 pub mod secrets;
 pub mod snapshot;
 pub mod supervision;
 pub mod terminal;
+pub mod turns;
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +49,11 @@ pub fn all(play: &Play) -> Vec<Box<dyn Watcher>> {
         Box::new(secrets::Secrets::new(&play.secret)),
         Box::<supervision::Supervision>::default(),
         Box::<snapshot::Snapshots>::default(),
+        Box::new(marks::Marks::new(play.plain_files)),
+        Box::new(downloads::Downloads::new(play)),
+        Box::<origins::Origins>::default(),
+        Box::<pairing::Pairing>::default(),
+        Box::new(turns::Turns::new(play.wire.is_some())),
     ]
 }
 

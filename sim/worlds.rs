@@ -2,11 +2,12 @@
 
 #![expect(clippy::disallowed_methods, reason = "tests start other processes and read how long they take")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
 use std::time::Duration;
 
 use crate::happening::TraceDigest;
+use crate::planted;
 use crate::play::{Act, Faults, Move, Play};
 use crate::plays::shipped;
 use crate::seed::Choices;
@@ -119,14 +120,36 @@ fn no_seed_breaks_a_promise_in_any_shipped_play() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
+/// A part that is broken in one way is found, by the promise that it breaks and by few seeds.
+#[test]
+fn every_planted_fault_is_caught() {
+    let plays: BTreeMap<String, Play> = plays().into_iter().collect();
+    let mut faults = Vec::new();
+    for planted in planted::all() {
+        let play = Play { mutant: Some(planted.name.to_owned()), ..plays[planted.scenario].clone() };
+        let seeded = |seed| go(&play, Choices::from_seed(seed), false).violation;
+        match (0..planted.seeds_max).find_map(|seed| Some((seed, seeded(seed)?))) {
+            None => faults.push(format!("{}: not caught within {} seeds", planted.name, planted.seeds_max)),
+            Some((seed, violation)) => {
+                println!("{}: seed {seed}: {violation}", planted.name);
+                if violation.checker != planted.watcher {
+                    faults.push(format!("{}: {} finds it: {violation}", planted.name, violation.checker));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
 /// Run by hand, with as many seeds as there is patience for.
 #[test]
 #[ignore = "a long search, for nights"]
 fn a_long_search_of_worlds() {
     let mut broken = Vec::new();
     for (name, play) in plays() {
+        let begun = on_processor();
         let met = sweep(&name, &play, 0..LONG_SEEDS, &mut broken);
-        println!("{}: {met:?}", name);
+        println!("{}: {:?}: {met:?}", name, on_processor() - begun);
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }

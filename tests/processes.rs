@@ -73,7 +73,7 @@ fn tests() -> Vec<Test> {
             tests.push((name, Box::new(move || matrix::ends(ending, &containment)), false));
         }
     }
-    let others: [(&str, fn(), bool); 47] = [
+    let others: [(&str, fn(), bool); 49] = [
         ("port::status_and_streams", port::status_and_streams, false),
         ("port::what_a_command_inherits", port::what_a_command_inherits, false),
         ("port::standard_input_ends", port::standard_input_ends, false),
@@ -88,6 +88,7 @@ fn tests() -> Vec<Test> {
         ("level::what_is_not_available_is_refused", level::what_is_not_available_is_refused, false),
         ("level::a_session_may_be_held_more_strictly", level::a_session_may_be_held_more_strictly, false),
         ("level::limits_hold_or_are_refused", level::limits_hold_or_are_refused, false),
+        ("level::a_session_has_limits_or_does_not_open", level::a_session_has_limits_or_does_not_open, false),
         ("namespace::a_command_sees_its_own_alone", namespace::a_command_sees_its_own_alone, false),
         ("namespace::a_killed_shim_leaves_nothing", namespace::a_killed_shim_leaves_nothing, false),
         ("cgroup::a_command_has_one_of_its_own", cgroup::a_command_has_one_of_its_own, false),
@@ -103,6 +104,7 @@ fn tests() -> Vec<Test> {
         ("background::is_bounded", background::is_bounded, false),
         ("background::what_fails_at_once_is_told", background::what_fails_at_once_is_told, false),
         ("background::what_a_shell_leaves", background::what_a_shell_leaves, false),
+        ("background::the_end_is_told_once", background::the_end_is_told_once, false),
         ("background::is_governed", background::is_governed, false),
         ("hard_input::ten_thousand_short_lived_children", hard_input::ten_thousand_short_lived_children, false),
         ("hard_input::descriptors_run_out", hard_input::descriptors_run_out, false),

@@ -7,14 +7,17 @@ pub mod redirects;
 pub mod ssrf;
 
 use std::fmt;
+use std::future::ready;
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use thiserror::Error;
 use url::Url;
 
 use self::ssrf::AllowedOrigins;
 use crate::effects::http::proxy::HttpProxy;
-use crate::effects::http::{Http, HttpError};
+use crate::effects::http::{Http, HttpError, HttpRequest, HttpResponse};
 use crate::effects::resolver::{ResolveError, Resolver};
 
 /// Longest address that is taken, in bytes.
@@ -56,6 +59,15 @@ pub enum WebError {
         /// What the name stands for.
         address: Option<String>,
     },
+    /// The session has no network.
+    #[error(
+        "{host} is not asked: the sandbox of this session has no network (--no-network, Confinement::without_network); \
+         open the session with a network to reach the web"
+    )]
+    Offline {
+        /// Who was to be asked.
+        host: String,
+    },
     /// The name leads nowhere.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
@@ -88,13 +100,48 @@ pub enum WebError {
     Http(#[from] HttpError),
 }
 
+impl Web {
+    /// No way to the web: every question is refused before a name is looked up or a connection made.
+    pub fn offline() -> Self {
+        Self {
+            http: Arc::new(Unreachable),
+            resolver: Arc::new(Unreachable),
+            allowed: Arc::new(AllowedOrigins::offline()),
+            proxy: None,
+        }
+    }
+}
+
+/// The ports of a session without a network.
+#[derive(Debug, Clone, Copy)]
+struct Unreachable;
+
+/// What they say.
+const NO_NETWORK: &str = "the sandbox of this session has no network (--no-network)";
+
+impl Http for Unreachable {
+    fn exchange(&self, _request: HttpRequest) -> BoxFuture<'static, Result<HttpResponse, HttpError>> {
+        Box::pin(ready(Err(HttpError::Request { reason: NO_NETWORK.to_owned() })))
+    }
+}
+
+impl Resolver for Unreachable {
+    fn resolve(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, ResolveError>> {
+        Box::pin(ready(Err(ResolveError { name, reason: NO_NETWORK.to_owned() })))
+    }
+}
+
 impl WebError {
     /// Whether the same request may fare better a little later.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Silent { .. } | Self::Resolve(_) => true,
             Self::Http(error) => !matches!(error, HttpError::Request { .. } | HttpError::Tls { .. }),
-            Self::Address { .. } | Self::Private { .. } | Self::Redirect { .. } | Self::Peer { .. } => false,
+            Self::Address { .. }
+            | Self::Private { .. }
+            | Self::Offline { .. }
+            | Self::Redirect { .. }
+            | Self::Peer { .. } => false,
         }
     }
 }

@@ -23,9 +23,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use self::read_only::ReadOnlyFiles;
+use self::read_only::{ReadOnlyFiles, Why};
 use crate::effects::files::Files;
 use crate::effects::processes::Processes;
+use crate::effects::processes::confinement::confined::ConfinedProcesses;
+use crate::effects::processes::confinement::{Confinement, FileAccess};
 
 /// What may be done in a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -77,6 +79,8 @@ pub struct Workspace {
     allowance: WriteAllowance,
     files: Arc<dyn Files>,
     commands: Option<Commands>,
+    /// What commands and tools are kept from.
+    sandbox: Option<Arc<Confinement>>,
 }
 
 /// How commands run in a workspace: the runner, and the folder on this machine that they start in.
@@ -99,9 +103,10 @@ impl Workspace {
         let runs = commands.is_some();
         let capabilities = WorkspaceCapabilities { exec: wanted.exec && runs, git: wanted.git && runs, ..wanted };
         let commands = commands.filter(|_| capabilities.exec || capabilities.git);
-        let files: Arc<dyn Files> = if capabilities.write { files } else { Arc::new(ReadOnlyFiles(files)) };
-        let allowance = WriteAllowance::default();
-        Self { display_root: display_root.into(), capabilities, allowance, files, commands }
+        let files: Arc<dyn Files> =
+            if capabilities.write { files } else { ReadOnlyFiles::over(files, Why::NotGranted) };
+        let (display_root, allowance) = (display_root.into(), WriteAllowance::default());
+        Self { display_root, capabilities, allowance, files, commands, sandbox: None }
     }
 
     /// The same workspace, allowing what it must be allowed to be written; its files must know of hard links themselves.
@@ -148,6 +153,35 @@ impl Workspace {
         Self { commands, ..self.clone() }
     }
 
+    /// The same workspace in a sandbox. The kernel keeps its commands to it, and its tools keep to it by themselves:
+    /// where it is read-only nothing is written through [`Self::files`], and without a network nothing is asked.
+    #[must_use]
+    pub fn confined(&self, confinement: Confinement) -> Self {
+        if confinement.is_off() {
+            return self.clone();
+        }
+        let files = match confinement.files() {
+            FileAccess::ReadOnly => ReadOnlyFiles::over(Arc::clone(&self.files), Why::Sandbox),
+            FileAccess::Off | FileAccess::WorkspaceWrite => Arc::clone(&self.files),
+        };
+        let commands = self.commands.as_ref().map(|commands| {
+            let (port, folder) = (Arc::clone(&commands.processes), commands.folder.clone());
+            let processes = Arc::new(ConfinedProcesses::new(port, confinement.clone(), folder.clone()));
+            Commands { processes, folder }
+        });
+        Self { files, commands, sandbox: Some(Arc::new(confinement)), ..self.clone() }
+    }
+
+    /// Whether its sandbox lets nothing be written.
+    pub fn is_sandboxed_read_only(&self) -> bool {
+        self.sandbox.as_ref().is_some_and(|sandbox| sandbox.files() == FileAccess::ReadOnly)
+    }
+
+    /// Whether its sandbox leaves a network.
+    pub fn has_network(&self) -> bool {
+        self.sandbox.as_ref().is_none_or(|sandbox| sandbox.has_network())
+    }
+
     /// The same workspace with another port in front of its files (the runtime guards files by policy this way).
     #[must_use]
     pub fn with_files(&self, files: Arc<dyn Files>) -> Self {
@@ -167,7 +201,7 @@ impl Workspace {
         };
         let commands = self.commands.clone().filter(|_| capabilities.exec || capabilities.git);
         let files: Arc<dyn Files> = match now.write && !capabilities.write {
-            true => Arc::new(ReadOnlyFiles(Arc::clone(&self.files))),
+            true => ReadOnlyFiles::over(Arc::clone(&self.files), Why::NotGranted),
             false => Arc::clone(&self.files),
         };
         Self { capabilities, commands, files, ..self.clone() }

@@ -12,7 +12,7 @@ use super::{CommandError, End};
 use crate::artifacts::ArtifactArgs;
 use crate::assembly::{Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_policy, parse_timeout};
 use crate::bucket::BucketArgs;
-use crate::containment::Level;
+use crate::containment::HoldArgs;
 use crate::sandbox::SandboxArgs;
 use crate::terminal::Screen;
 use crate::web::WebArgs;
@@ -63,9 +63,8 @@ pub(crate) struct ResumeArgs {
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 
-    /// How far commands are held; refused where that is not available [default: sub_reaper]
-    #[arg(long, value_enum, value_name = "LEVEL")]
-    containment: Option<Level>,
+    #[command(flatten)]
+    containment: HoldArgs,
 
     #[command(flatten)]
     sandbox: SandboxArgs,

@@ -55,6 +55,28 @@ fn snapshot_and_log_come_to_the_state_of_the_log_alone() {
 }
 
 #[test]
+fn a_log_that_was_cut_goes_on_from_its_snapshot_and_from_no_older_one() {
+    let all = facts(4);
+    let whole = State::fold(all.clone()).unwrap();
+    for first in 1..=5_u64 {
+        let rest = &all[first as usize - 1..];
+        let found = fold(&id(), kept(rest, first, Some(snapshot(&all[..5], 1))), false).unwrap();
+        assert_eq!((&found.state, found.recovery.from_snapshot), (&whole, 5), "from fact {first} on");
+    }
+    // The fact right behind the snapshot is the last at which a log may begin.
+    assert_eq!(fold(&id(), kept(&all[5..], 6, Some(snapshot(&all[..5], 1))), false).unwrap().state, whole);
+    for accepts_damage in [false, true] {
+        let error = fold(&id(), kept(&all[5..], 6, Some(snapshot(&all[..3], 1))), accepts_damage).unwrap_err();
+        let told = error.to_string();
+        assert!(matches!(error, ResumeError::Snapshot { .. }) && told.contains("begins with fact 6"), "{told}");
+        let mut broken = snapshot(&all[..5], 1);
+        broken.pop();
+        let error = fold(&id(), kept(&all[5..], 6, Some(broken)), accepts_damage).unwrap_err();
+        assert!(matches!(error, ResumeError::Snapshot { .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_fork_stands_on_its_snapshot_and_goes_on_behind_it() {
     let trunk = State::fold(facts(2)).unwrap();
     let branch = forked(trunk.clone(), &"trunk".into()).unwrap();

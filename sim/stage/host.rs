@@ -157,7 +157,7 @@ impl Host {
     fn workspace(&self) -> Workspace {
         let commands = Commands { processes: Arc::new(self.twins.processes.clone()), folder: ROOT.into() };
         let all = WorkspaceCapabilities::local_default();
-        Workspace::new(ROOT, all, Arc::new(self.twins.files.clone()), Some(commands))
+        Workspace::new(ROOT, all, Arc::clone(&self.twins.given_files), Some(commands))
     }
 
     /// A session to be opened, for the first time or again.
@@ -175,7 +175,7 @@ impl Host {
         };
         let policy = if again { &twins.policy_later } else { &twins.policy };
         let builder = builder
-            .model(Arc::clone(&twins.model) as _)
+            .model(Arc::clone(&twins.model))
             .policy(policy.clone())
             .confirming(confirming)
             .budget(BudgetLimits { calls: play.calls_max, ..BudgetLimits::default() })
@@ -324,6 +324,11 @@ impl Host {
             }
             // What was not saved or not heard is told to whoever asked; here nobody needs to know.
             (Act::Save, Some(session)) => drop(session.save().await),
+            (Act::AgeSnapshots, _) => {
+                if let Some(store) = &self.twins.store {
+                    store.age_snapshots();
+                }
+            }
             (Act::Steer, Some(session)) => {
                 fate.met("a word put in");
                 drop(session.steer("and hurry").await);

@@ -1,67 +1,106 @@
 //! The twin of the files port: a workspace in memory, at the level of the port.
 //!
-//! Faults: opening and reading fail (EIO), reads give odd pieces; a replacement fails before anything changed (no
-//! space left, EIO) or the process crashes around it, and then the old bytes are there or the new ones, as the port
-//! promises. What a command wrote ([`PretendedFiles::scribble`]) is not synced: a crash loses it or tears it. There
-//! are no links and no special files here; the real side has tests of its own for those.
+//! Faults: opening and reading fail (EIO), reads give odd pieces; a change fails before anything changed (no space
+//! left, EIO) or after it (the folder cannot be synced: the new bytes are there, and nobody is told so); the process
+//! crashes before a change, between its rename and its sync, or behind it, and then the old bytes are there or the new
+//! ones, and a torn temporary. What a command wrote ([`PretendedFiles::scribble`]) is not synced: a crash loses it or
+//! tears it. Several changes made together are all made or none, also in a crash; or, in a `plain` workspace, one after
+//! the other by the port's own way. Somebody outside may add a line to a file that a tool has just opened. There are no links and no special files here; the real side has tests of its own
+//! for those.
+
+pub mod disk;
+mod landing;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{self, Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use toolwarden_tools::digest::Digest;
+use toolwarden_tools::effects::files::together::{FileChange, TogetherError, one_by_one};
 use toolwarden_tools::effects::files::{
-    Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, OpenFile, Replacement,
+    Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement,
 };
 use toolwarden_tools::workspace_path::WorkspacePath;
 
 use crate::fate::Fate;
 use crate::sight::Sight;
 
-/// Mode bits of every file.
-const MODE: u32 = 0o644;
-/// Mode bits of every folder.
-const FOLDER_MODE: u32 = 0o755;
+use self::disk::Disk;
+use self::landing::Landing;
 
 /// The files of a world; clones share them.
 #[derive(Clone)]
 pub struct PretendedFiles {
     fate: Fate,
     faulty: bool,
+    plain: bool,
+    outsiders: bool,
+    outside: Arc<AtomicU64>,
     disk: Arc<Mutex<Disk>>,
+    /// A rename that a crash found without its sync.
+    unsynced: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
-#[derive(Default)]
-struct Disk {
-    files: BTreeMap<Vec<u8>, File>,
-    next_inode: u64,
-    replacements: u64,
-}
-
-#[derive(Clone)]
-struct File {
-    bytes: Arc<[u8]>,
-    /// What is there after a crash, where that may be something else.
-    synced: Option<Option<Arc<[u8]>>>,
-    inode: u64,
-    modified_unix_ns: i128,
+/// What goes wrong with one change, once it is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PutFault {
+    /// The rename is made, and the folder cannot be synced.
+    Unsynced,
+    /// The process crashes with the temporary written.
+    CrashBefore,
+    /// It crashes between rename and sync.
+    CrashBetween,
+    /// It crashes with everything done.
+    CrashBehind,
 }
 
 impl PretendedFiles {
-    /// An empty workspace; a `faulty` one fails and crashes.
-    pub fn new(fate: Fate, faulty: bool) -> Self {
-        Self { fate, faulty, disk: Arc::default() }
+    /// An empty workspace; a `faulty` one fails and crashes, and a `plain` one makes several changes one by one.
+    pub fn new(fate: Fate, faulty: bool, plain: bool) -> Self {
+        Self {
+            fate,
+            faulty,
+            plain,
+            outsiders: false,
+            outside: Arc::default(),
+            disk: Arc::default(),
+            unsynced: Arc::default(),
+        }
+    }
+
+    /// With somebody outside who changes files between the look of a tool and its change.
+    #[must_use]
+    pub fn with_outsiders(mut self, outsiders: bool) -> Self {
+        self.outsiders = outsiders;
+        self
+    }
+
+    /// Somebody outside adds a line to a file that was just opened.
+    fn meddle(&self, path: &WorkspacePath) {
+        if !self.outsiders || self.fate.rare(1).is_none() {
+            return;
+        }
+        self.fate.met("a file that somebody else changed");
+        let mark = format!("mark-outside-{}", self.outside.fetch_add(1, Ordering::Relaxed));
+        let before = self.disk().get(path.as_bytes()).map(|file| Arc::clone(&file.bytes));
+        let bytes = [before.as_deref().unwrap_or_default(), mark.as_bytes(), b"\n"].concat();
+        self.put_away(path, &bytes);
+        self.fate.see(&Sight::Outside { path: &path.to_string(), mark: &mark });
     }
 
     fn disk(&self) -> MutexGuard<'_, Disk> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn unsynced(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Puts a file there, as from the beginning.
     pub fn put(&self, path: &str, bytes: &[u8]) {
-        self.write(path.as_bytes(), bytes, None);
+        self.disk().put(self.fate.now(), path.as_bytes(), Arc::from(bytes), true);
     }
 
     /// Writes a file as a command does: whole, and not synced.
@@ -69,47 +108,27 @@ impl PretendedFiles {
         if self.fate.is_dead() {
             return;
         }
-        let before = self.disk().files.get(path.as_bytes()).map(|file| Arc::clone(&file.bytes));
-        self.write(path.as_bytes(), bytes, Some(before));
+        self.fate.see(&Sight::Unsure { path });
+        self.disk().put(self.fate.now(), path.as_bytes(), Arc::from(bytes), false);
     }
 
-    /// All files.
+    /// All files, temporaries too.
     pub fn all(&self) -> BTreeMap<String, Vec<u8>> {
-        let disk = self.disk();
-        let shown = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
-        disk.files.iter().map(|(path, file)| (shown(path), file.bytes.to_vec())).collect()
+        self.disk().iter().map(|(path, file)| (shown(path), file.bytes.to_vec())).collect()
     }
 
-    /// What a crash leaves of what was not synced.
+    /// Temporaries whose process lives: once nothing is under way there must be none.
+    pub fn leaks(&self) -> Vec<String> {
+        self.disk().own_temporaries().map(|path| shown(path)).collect()
+    }
+
+    /// What the end of the process leaves of what was not synced.
     pub fn end_process(&self) {
-        let fates: Vec<u32> = self.disk().files.values().map(|file| u32::from(file.synced.is_some())).collect();
-        let fates: Vec<u32> =
-            fates.into_iter().map(|unsynced| if unsynced == 1 { self.fate.below(3) } else { 0 }).collect();
-        let mut disk = self.disk();
-        let mut gone = Vec::new();
-        for ((path, file), fate) in disk.files.iter_mut().zip(fates) {
-            let Some(synced) = file.synced.take() else { continue };
-            match (fate, synced) {
-                (0, _) => {}
-                (1, Some(bytes)) => file.bytes = bytes,
-                (1, None) => gone.push(path.clone()),
-                _ => {
-                    let half = file.bytes.len() / 2;
-                    file.bytes = Arc::from(&file.bytes[..half]);
-                }
-            }
+        if let Some(path) = self.unsynced().take() {
+            let is_there = self.fate.below(2) == 0;
+            self.disk().settle_rename(&path, is_there);
         }
-        for path in gone {
-            disk.files.remove(&path);
-        }
-    }
-
-    fn write(&self, path: &[u8], bytes: &[u8], synced: Option<Option<Arc<[u8]>>>) {
-        let modified_unix_ns = i128::try_from(self.fate.now().as_nanos()).unwrap_or(i128::MAX);
-        let mut disk = self.disk();
-        disk.next_inode += 1;
-        let inode = disk.next_inode;
-        disk.files.insert(path.to_vec(), File { bytes: Arc::from(bytes), synced, inode, modified_unix_ns });
+        self.disk().end_process(|kinds| self.fate.below(kinds));
     }
 
     fn rare(&self, kinds: u32) -> Option<u32> {
@@ -120,60 +139,164 @@ impl PretendedFiles {
         FileError::Io { op, path: path.to_string(), source: kind.into() }
     }
 
-    /// Fails when one of the folders above is a file.
-    fn check_above(&self, disk: &Disk, path: &WorkspacePath) -> Result<(), FileError> {
-        let mut above = path.parent();
-        while let Some(folder) = above.filter(|folder| !folder.is_root()) {
-            if disk.files.contains_key(folder.as_bytes()) {
-                return Err(FileError::NotAFolder { path: folder.to_string() });
+    /// A fault of something that writes and changes nothing that can be seen.
+    fn fails(&self, op: &'static str, path: &WorkspacePath) -> Result<(), FileError> {
+        if self.fate.is_dead() {
+            return Err(Self::io(op, path, ErrorKind::Other));
+        }
+        match self.rare(3) {
+            None => Ok(()),
+            Some(0) => {
+                self.fate.met("no space for a file");
+                Err(Self::io(op, path, ErrorKind::StorageFull))
             }
-            above = folder.parent();
+            Some(1) => {
+                self.fate.met("a file that cannot be written");
+                Err(Self::io(op, path, ErrorKind::Other))
+            }
+            Some(_) => {
+                self.fate.met("a crash before a replacement");
+                self.fate.crash();
+                Err(Self::io(op, path, ErrorKind::Other))
+            }
+        }
+    }
+
+    /// A fault of something that reads.
+    fn reads(&self, op: &'static str, path: &WorkspacePath) -> Result<(), FileError> {
+        if self.fate.is_dead() || self.rare(1).is_some() {
+            self.fate.met("a file that cannot be read");
+            return Err(Self::io(op, path, ErrorKind::Other));
         }
         Ok(())
     }
-}
 
-impl Disk {
-    /// What stands beneath a folder.
-    fn beneath(&self, folder: &WorkspacePath) -> impl Iterator<Item = (&[u8], &File)> {
-        let prefix = match folder.is_root() {
-            true => Vec::new(),
-            false => [folder.as_bytes(), b"/"].concat(),
+    /// What goes wrong with a change; some of it before it is under way.
+    fn put_fault(&self, path: &WorkspacePath) -> Result<Option<PutFault>, FileError> {
+        if self.fate.is_dead() {
+            return Err(Self::io("replace", path, ErrorKind::Other));
+        }
+        match self.rare(6) {
+            Some(0) => {
+                self.fate.met("no space for a file");
+                Err(Self::io("replace", path, ErrorKind::StorageFull))
+            }
+            Some(1) => {
+                self.fate.met("a file that cannot be written");
+                Err(Self::io("replace", path, ErrorKind::Other))
+            }
+            Some(2) => Ok(Some(PutFault::CrashBefore)),
+            Some(3) => Ok(Some(PutFault::CrashBehind)),
+            Some(4) => Ok(Some(PutFault::CrashBetween)),
+            Some(_) => Ok(Some(PutFault::Unsynced)),
+            None => Ok(None),
+        }
+    }
+
+    /// Gives a temporary its place. `landed` says of a file that came in pieces whether another one stood there.
+    fn rename(
+        &self,
+        temporary: &[u8],
+        path: &WorkspacePath,
+        bytes: &Arc<[u8]>,
+        fault: Option<PutFault>,
+        landed: Option<bool>,
+    ) -> Result<FileStat, FileError> {
+        let name = path.to_string();
+        let gone = |what| {
+            self.fate.met(what);
+            self.fate.crash();
+            Self::io("replace", path, ErrorKind::Other)
         };
-        let from = self.files.range(prefix.clone()..);
-        let length = prefix.len();
-        from.take_while(move |(path, _)| path.starts_with(&prefix)).map(move |(path, file)| (&path[length..], file))
+        if fault == Some(PutFault::CrashBefore) {
+            return Err(gone("a crash before a replacement"));
+        }
+        let mut disk = self.disk();
+        disk.remove(temporary);
+        disk.put(self.fate.now(), path.as_bytes(), Arc::clone(bytes), false);
+        drop(disk);
+        if let Some(replaces) = landed {
+            self.fate.see(&Sight::Landed { path: &name, bytes, replaces });
+        }
+        match fault {
+            Some(PutFault::CrashBetween) => {
+                self.fate.see(&Sight::Unsure { path: &name });
+                *self.unsynced() = Some(path.as_bytes().to_vec());
+                return Err(gone("a crash between rename and sync"));
+            }
+            Some(PutFault::Unsynced) => {
+                self.fate.met("a folder that cannot be synced");
+                self.fate.see(&Sight::Unsure { path: &name });
+                // It may be lost by a crash; that it is kept is the harder case for whoever was told that it failed.
+                self.disk().sync(path.as_bytes());
+                return Err(Self::io("sync the folder of", path, ErrorKind::Other));
+            }
+            _ => {}
+        }
+        let number = {
+            let mut disk = self.disk();
+            disk.sync(path.as_bytes());
+            disk.count_change()
+        };
+        self.fate.see(&Sight::Replaced { path: &name, bytes, number });
+        if fault == Some(PutFault::CrashBehind) {
+            return Err(gone("a crash behind a replacement"));
+        }
+        self.disk().stat(path)
     }
 
-    fn stat(&self, path: &WorkspacePath) -> Result<FileStat, FileError> {
-        if let Some(file) = self.files.get(path.as_bytes()) {
-            return Ok(file.stat());
+    /// Takes a file away for good, and says so.
+    fn take_away(&self, path: &WorkspacePath) {
+        let number = {
+            let mut disk = self.disk();
+            disk.remove(path.as_bytes());
+            disk.count_change()
+        };
+        self.fate.see(&Sight::Removed { path: &path.to_string(), number });
+    }
+
+    /// Puts a file there for good, and says so.
+    fn put_away(&self, path: &WorkspacePath, bytes: &[u8]) {
+        let number = {
+            let mut disk = self.disk();
+            disk.put(self.fate.now(), path.as_bytes(), Arc::from(bytes), true);
+            disk.count_change()
+        };
+        self.fate.see(&Sight::Replaced { path: &path.to_string(), bytes, number });
+    }
+
+    /// Whether a change can be made.
+    fn check_change(&self, change: &FileChange<'_>) -> Result<(), FileError> {
+        let disk = self.disk();
+        match change {
+            FileChange::Put { path, expected, .. } => {
+                let wanted = Replacement { bytes: b"", expected: expected.clone(), create_folders: true };
+                disk.check(path, &wanted)
+            }
+            FileChange::Remove { path, expected } => disk.check_there(path, expected),
+            FileChange::Move { from, to, expected } => {
+                disk.check_there(from, expected)?;
+                disk.check(to, &Replacement { bytes: b"", expected: Expected::Absent, create_folders: true })
+            }
         }
-        if path.is_root() || self.beneath(path).next().is_some() {
-            return Ok(FileStat {
-                kind: FileKind::Folder,
-                size_bytes: 0,
-                mode: FOLDER_MODE,
-                link_count: 2,
-                modified_unix_ns: 0,
-                identity: (1, 0),
-            });
+    }
+
+    /// Makes a change that can be made.
+    fn make(&self, change: &FileChange<'_>) {
+        match change {
+            FileChange::Put { path, bytes, .. } => self.put_away(path, bytes),
+            FileChange::Remove { path, .. } => self.take_away(path),
+            FileChange::Move { from, to, .. } => {
+                let bytes = self.disk().get(from.as_bytes()).map(|file| Arc::clone(&file.bytes));
+                self.take_away(from);
+                self.put_away(to, bytes.as_deref().unwrap_or_default());
+            }
         }
-        Err(FileError::NotFound { path: path.to_string() })
     }
 }
 
-impl File {
-    fn stat(&self) -> FileStat {
-        FileStat {
-            kind: FileKind::File,
-            size_bytes: self.bytes.len() as u64,
-            mode: MODE,
-            link_count: 1,
-            modified_unix_ns: self.modified_unix_ns,
-            identity: (1, self.inode),
-        }
-    }
+fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
 }
 
 impl Files for PretendedFiles {
@@ -195,11 +318,12 @@ impl Files for PretendedFiles {
         };
         let disk = self.disk();
         let stat = disk.stat(path)?;
-        let Some(file) = disk.files.get(path.as_bytes()) else {
+        let Some(file) = disk.get(path.as_bytes()) else {
             return Err(FileError::NotAFile { path: path.to_string(), kind: "folder" });
         };
         let content = Cursor::new(Arc::clone(&file.bytes));
         drop(disk);
+        self.meddle(path);
         if fails_in {
             self.fate.met("a file that cannot be read");
         }
@@ -231,67 +355,105 @@ impl Files for PretendedFiles {
         Ok(entries)
     }
 
+    fn takes_pieces(&self) -> bool {
+        true
+    }
+
+    fn begin(&self, path: &WorkspacePath) -> Result<Box<dyn NewFile>, FileError> {
+        Ok(Box::new(Landing::begin(self, path)?))
+    }
+
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
-        if self.fate.is_dead() {
-            return Err(Self::io("replace", path, ErrorKind::Other));
-        }
-        let fault = self.rare(4);
-        match fault {
-            Some(0) => {
-                self.fate.met("no space for a file");
-                return Err(Self::io("replace", path, ErrorKind::StorageFull));
-            }
-            Some(1) => {
-                self.fate.met("a file that cannot be written");
-                return Err(Self::io("replace", path, ErrorKind::Other));
-            }
-            Some(2) => {
-                self.fate.met("a crash before a replacement");
-                self.fate.crash();
-                return Err(Self::io("replace", path, ErrorKind::Other));
-            }
-            _ => {}
-        }
-        let number = {
+        let fault = self.put_fault(path)?;
+        let bytes: Arc<[u8]> = Arc::from(replacement.bytes);
+        let temporary = {
             let mut disk = self.disk();
-            self.check_above(&disk, path)?;
-            check_expected(&disk, path, replacement)?;
-            disk.replacements += 1;
-            disk.replacements
+            disk.check(path, replacement)?;
+            disk.begin_temporary(self.fate.now(), path, Arc::clone(&bytes))
         };
-        self.write(path.as_bytes(), replacement.bytes, None);
-        let shown = path.to_string();
-        self.fate.see(&Sight::Replaced { path: &shown, bytes: replacement.bytes, number });
-        if fault == Some(3) {
-            self.fate.met("a crash behind a replacement");
+        self.rename(&temporary, path, &bytes, fault, None)
+    }
+
+    fn remove(&self, path: &WorkspacePath, expected: &Expected) -> Result<(), FileError> {
+        let fault = self.put_fault(path)?;
+        self.disk().check_there(path, expected)?;
+        if matches!(fault, Some(PutFault::CrashBefore | PutFault::CrashBetween)) {
+            self.fate.met("a crash before a removal");
             self.fate.crash();
-            return Err(Self::io("replace", path, ErrorKind::Other));
+            return Err(Self::io("remove", path, ErrorKind::Other));
         }
-        self.disk().stat(path)
+        self.take_away(path);
+        match fault {
+            Some(PutFault::CrashBehind) => {
+                self.fate.met("a crash behind a removal");
+                self.fate.crash();
+                Err(Self::io("remove", path, ErrorKind::Other))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn change_together(&self, changes: &[FileChange<'_>], go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        if self.plain {
+            return one_by_one(self, changes, go_on);
+        }
+        // What is written beside the targets, until all of it has its place.
+        let mut temporaries = Vec::new();
+        let clean = |temporaries: Vec<Vec<u8>>| temporaries.iter().for_each(|path| self.disk().remove(path));
+        let mut fault = None;
+        for (index, change) in changes.iter().enumerate() {
+            let prepared = if go_on() {
+                let fails = |error| TogetherError::before_anything(index, error);
+                let checked = self.put_fault(change.path()).and_then(|fault| Ok((fault, self.check_change(change)?)));
+                checked.map(|(fault, ())| fault).map_err(fails)
+            } else {
+                Err(TogetherError::stopped(change.path()))
+            };
+            match prepared {
+                Ok(met) => fault = fault.or(met),
+                Err(failed) => {
+                    clean(temporaries);
+                    return Err(failed);
+                }
+            }
+            if let FileChange::Put { path, bytes, .. } = change {
+                temporaries.push(self.disk().begin_temporary(self.fate.now(), path, Arc::from(*bytes)));
+            }
+        }
+        let gone = |what| {
+            self.fate.met(what);
+            self.fate.crash();
+            let path = changes.first().map_or_else(WorkspacePath::root, |change| change.path().clone());
+            Err(TogetherError::before_anything(0, Self::io("change", &path, ErrorKind::Other)))
+        };
+        if matches!(fault, Some(PutFault::CrashBefore | PutFault::CrashBetween)) {
+            return gone("a crash before several changes");
+        }
+        if fault == Some(PutFault::Unsynced) {
+            self.fate.met("several changes that were taken back");
+            clean(temporaries);
+            let failed = self.check_first(changes);
+            return Err(failed);
+        }
+        clean(temporaries);
+        changes.iter().for_each(|change| self.make(change));
+        match fault {
+            Some(PutFault::CrashBehind) => gone("a crash behind several changes"),
+            _ => Ok(()),
+        }
     }
 }
 
-fn check_expected(disk: &Disk, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<(), FileError> {
-    let found = match disk.stat(path) {
-        Ok(stat) if stat.kind == FileKind::File => disk.files.get(path.as_bytes()),
-        Ok(_) => return Err(FileError::NotAFile { path: path.to_string(), kind: "folder" }),
-        Err(_) => None,
-    };
-    let has_folder = path.parent().is_none_or(|above| disk.stat(&above).is_ok());
-    if found.is_none() && !replacement.create_folders && !has_folder {
-        return Err(FileError::NotFound { path: path.to_string() });
-    }
-    match (&replacement.expected, found) {
-        (Expected::Absent, Some(_)) => Err(FileError::Exists { path: path.to_string() }),
-        (Expected::Content(expected), found) => {
-            let actual = found.map(|file| Digest::of(&file.bytes));
-            if actual.as_ref() == Some(expected) {
-                return Ok(());
-            }
-            let actual = actual.map_or_else(|| "absent".to_owned(), |actual| actual.to_string());
-            Err(FileError::Changed { path: path.to_string(), expected: expected.to_string(), actual })
+impl PretendedFiles {
+    /// The failure of changes that were made and taken back.
+    fn check_first(&self, changes: &[FileChange<'_>]) -> TogetherError {
+        let path = changes.first().map_or_else(WorkspacePath::root, |change| change.path().clone());
+        TogetherError {
+            index: Some(changes.len().saturating_sub(1)),
+            error: Box::new(Self::io("sync the folder of", &path, ErrorKind::Other)),
+            restored: changes.iter().map(|change| change.path().clone()).collect(),
+            unrestored: Vec::new(),
         }
-        _ => Ok(()),
     }
 }
 

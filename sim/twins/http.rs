@@ -1,8 +1,12 @@
-//! The twin of the HTTP port: pages that a play writes, behind a network that is not always well.
+//! The twin of the HTTP port: pages and files that a play offers, behind a network that is not always well.
 //!
 //! Faults: a name that leads nowhere, no connection (in time), an answer that breaks before or inside of its body, one
 //! that ends early as if it were whole, drips for a long time, names a length that is not its own, gives a piece of
-//! its body twice, is the server's failure, or is no HTTP.
+//! its body twice, is the server's failure, is no HTTP, or leads somewhere else, also to where nobody may be asked. A
+//! server of files (`offer`) changes them meanwhile, gives the whole for a part or another part than was asked for,
+//! wants to be asked later, or says no for once.
+
+pub mod offer;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +21,10 @@ use tokio::time::sleep;
 use toolwarden_tools::effects::http::{Http, HttpBody, HttpError, HttpHeaders, HttpMethod, HttpRequest, HttpResponse};
 
 use crate::fate::Fate;
+use crate::play::Offer;
+use crate::sight::Sight;
+
+use self::offer::{Given, Quirk, Served};
 
 /// Spans that an answer usually takes, in milliseconds.
 const ANSWER_MS: [u64; 3] = [0, 20, 400];
@@ -25,11 +33,21 @@ const PIECES: [usize; 3] = [1, 3, 7];
 /// The pause between two pieces of an answer that drips.
 const DRIP: Duration = Duration::from_secs(20);
 
+/// Where a server leads that means no good, or knows another one: the first is public, the others are not.
+const AWAY: [&str; 5] = [
+    "http://mirror.test/elsewhere",
+    "http://127.0.0.1:8080/",
+    "http://inner.test/",
+    "http://[::ffff:10.0.0.7]/",
+    "http://half.test/",
+];
+
 /// Answers requests.
 pub struct PretendedHttp {
     fate: Fate,
     faulty: bool,
     pages: BTreeMap<String, Bytes>,
+    offers: BTreeMap<String, Served>,
 }
 
 /// What goes wrong with one answer.
@@ -45,10 +63,12 @@ enum Fault {
     Twice,
     Fails,
     Garbled,
+    Away,
+    Odd(Quirk),
 }
 
 /// All of them, in the order of their numbers.
-const FAULTS: [Fault; 10] = [
+const FAULTS: [Fault; 16] = [
     Fault::Breaks,
     Fault::EndsEarly,
     Fault::Drips,
@@ -59,13 +79,56 @@ const FAULTS: [Fault; 10] = [
     Fault::Refused,
     Fault::Silent,
     Fault::Garbled,
+    Fault::Away,
+    Fault::Odd(Quirk::Changes),
+    Fault::Odd(Quirk::WholeForPart),
+    Fault::Odd(Quirk::OtherPart),
+    Fault::Odd(Quirk::Later),
+    Fault::Odd(Quirk::Refuses),
 ];
 
 impl PretendedHttp {
     /// A network with these pages, by their addresses.
     pub fn new(fate: Fate, pages: impl IntoIterator<Item = (String, String)>, faulty: bool) -> Self {
         let pages = pages.into_iter().map(|(url, text)| (url, Bytes::from(text.into_bytes())));
-        Self { fate, faulty, pages: pages.collect() }
+        Self { fate, faulty, pages: pages.collect(), offers: BTreeMap::new() }
+    }
+
+    /// With these files on its servers.
+    #[must_use]
+    pub fn offering(mut self, offers: impl IntoIterator<Item = Offer>) -> Self {
+        self.offers = offers.into_iter().map(|offer| (offer.url.clone(), Served::new(offer))).collect();
+        self
+    }
+
+    /// What a server gives, before anything goes wrong on the way.
+    fn give(&self, request: &HttpRequest, fault: Option<Fault>) -> Given {
+        let text = |status: u16, whole: Bytes| {
+            let headers: HttpHeaders = [("content-length", whole.len().to_string())].into_iter().collect();
+            Given { status, headers, whole }
+        };
+        if fault == Some(Fault::Fails) {
+            return text(503, Bytes::from_static(b"out of order"));
+        }
+        let away = match fault {
+            Some(Fault::Away) => AWAY.get(self.fate.below(5) as usize).copied(),
+            _ => self.offers.get(&request.url).and_then(Served::leads_to),
+        };
+        if let Some(away) = away {
+            self.fate.met("a server that leads away");
+            let mut given = text(302, Bytes::new());
+            given.headers.push("location", away);
+            return given;
+        }
+        let quirk = match fault {
+            Some(Fault::Odd(quirk)) => Some(quirk),
+            _ => None,
+        };
+        match (self.offers.get(&request.url), self.pages.get(&request.url)) {
+            (Some(served), _) => served.answer(&request.headers, quirk),
+            (None, Some(page)) => text(200, page.clone()),
+            (None, None) => text(404, Bytes::from_static(b"no such page")),
+        }
     }
 
     fn fault(&self) -> Option<Fault> {
@@ -90,7 +153,8 @@ impl Http for PretendedHttp {
         let pinned = request.pinned.first().copied();
         let waits = Duration::from_millis(ANSWER_MS[self.fate.usual(ANSWER_MS.len())]);
         let pieces = PIECES[self.fate.usual(PIECES.len())];
-        let page = self.pages.get(&request.url).cloned();
+        self.fate.see(&Sight::Connected { url: &request.url, pinned: &request.pinned });
+        let given = self.give(&request, fault);
         Box::pin(async move {
             sleep(waits).await;
             let host = host_of(&request.url);
@@ -105,13 +169,11 @@ impl Http for PretendedHttp {
                 Some(Fault::Garbled) => return Err(HttpError::Protocol { reason: "pretended".to_owned() }),
                 _ => {}
             }
-            let (status, whole) = match (fault, page) {
-                (Some(Fault::Fails), _) => (503, Bytes::from_static(b"out of order")),
-                (_, Some(page)) => (200, page),
-                (_, None) => (404, Bytes::from_static(b"no such page")),
+            let Given { status, headers, whole } = given;
+            let headers = match fault {
+                Some(Fault::WrongLength) => longer(&headers, whole.len() + 7),
+                _ => headers,
             };
-            let length = whole.len() + if fault == Some(Fault::WrongLength) { 7 } else { 0 };
-            let headers: HttpHeaders = [("content-length", length.to_string())].into_iter().collect();
             let peer = Some(pinned.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, 80))));
             let body = match request.method {
                 HttpMethod::Head => stream::empty().boxed(),
@@ -120,6 +182,14 @@ impl Http for PretendedHttp {
             Ok(HttpResponse { status, headers, peer, body })
         })
     }
+}
+
+/// The same fields with another length.
+fn longer(headers: &HttpHeaders, length: usize) -> HttpHeaders {
+    let others = headers.iter().filter(|(name, _)| *name != "content-length");
+    let mut changed: HttpHeaders = others.collect();
+    changed.push("content-length", length.to_string());
+    changed
 }
 
 fn host_of(url: &str) -> String {
@@ -184,7 +254,7 @@ mod tests {
             // The fault, the span, and three pieces.
             match get(vec![number, 0, 1], URL).await {
                 Err(_) => broken += 1,
-                Ok((503, _)) => {}
+                Ok((503 | 302, _)) => {}
                 Ok((status, body)) => assert!(status == 200 && !body.is_empty(), "{number}: {body:?}"),
             }
         }

@@ -1,22 +1,40 @@
 //! The twin of a model: a script, told by somebody who is not always well.
 //!
-//! The script is the shipped [`ScriptedModel`]'s, so that the same conversation always gets the same turn.
+//! The script is the shipped [`ScriptedModel`]'s, so that the same conversation always gets the same turn. Where the play
+//! names a protocol, the turn is sent over a pretended line (`model/line.rs`, which has faults of its own) and read by the
+//! shipped reader of that protocol.
 //!
 //! Faults: it is slow, fails (retryable or not), breaks off, does not answer for an hour; its turn is malformed
 //! (arguments that are no JSON), hostile (tools that do not exist, paths that climb out, ids given twice, far too many
 //! calls, control sequences and planted secrets in its words, calls although none are allowed) or cut, with calls.
 
+mod line;
+mod stream;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use toolwarden::models::claude_messages::ClaudeMessages;
+use toolwarden::models::openai_chat::OpenAiChat;
+use toolwarden::models::openai_responses::OpenAiResponses;
+use toolwarden::models::price::TokenPrice;
+use toolwarden::models::remote::{ModelTimeouts, RemoteModel, RemoteSettings};
 use toolwarden::models::scripted::ScriptedModel;
+use toolwarden::models::transcript::check_pairing;
+use toolwarden::models::wire::{Protocol, WireSettings};
 use toolwarden::models::{
-    CallArguments, Model, ModelCall, ModelError, ModelRequest, ModelTurn, StopReason, TokenUsage, TurnSink,
+    CallArguments, Model, ModelCall, ModelError, ModelRequest, ModelTurn, NoSink, StopReason, TokenUsage, TurnSink,
 };
+use toolwarden_tools::effects::clock::Clock;
+use toolwarden_tools::effects::http::Http;
 
+use self::line::Line;
 use crate::fate::Fate;
+use crate::play::{Play, Wire};
 use crate::sight::Sight;
 
 /// Spans that a turn usually takes, in milliseconds.
@@ -38,12 +56,80 @@ pub struct PretendedModel {
     hostile: bool,
     /// A word that nobody must see.
     secret: String,
+    wire: Option<Wire>,
+    window_tokens: Option<u64>,
+    clock: Arc<dyn Clock>,
+    /// What stands between a reader of a protocol and its line.
+    tap: Option<Tap>,
 }
 
+/// Puts something between a reader of a protocol and its line.
+pub type Tap = fn(Wire, Arc<dyn Http>) -> Arc<dyn Http>;
+
 impl PretendedModel {
-    /// A model that tells this script; a `faulty` one fails, a `hostile` one means harm.
-    pub fn new(fate: Fate, script: ScriptedModel, faulty: bool, hostile: bool, secret: String) -> Self {
-        Self { fate, script, faulty, hostile, secret }
+    /// The model of a play, which tells this script.
+    pub fn new(fate: Fate, script: ScriptedModel, play: &Play, clock: Arc<dyn Clock>, tap: Option<Tap>) -> Self {
+        Self {
+            fate,
+            script,
+            faulty: play.faults.model,
+            hostile: play.hostile,
+            secret: play.secret.clone(),
+            wire: play.wire,
+            window_tokens: play.window_tokens,
+            clock,
+            tap,
+        }
+    }
+
+    /// Sends a turn over a line and gives what is read of it.
+    async fn over_the_line(
+        &self,
+        wire: Wire,
+        sent: ModelTurn,
+        request: &ModelRequest,
+        sink: &dyn TurnSink,
+    ) -> Result<ModelTurn, ModelError> {
+        let is_bent = Arc::new(AtomicBool::new(false));
+        let unpaired = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&unpaired);
+        let line = Line {
+            fate: self.fate.clone(),
+            faulty: self.faulty,
+            wire,
+            sent: sent.clone(),
+            is_bent: Arc::clone(&is_bent),
+            unpaired: Arc::new(move |words| *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(words)),
+        };
+        let line: Arc<dyn Http> = match self.tap {
+            Some(tap) => tap(wire, Arc::new(line)),
+            None => Arc::new(line),
+        };
+        let protocol: Box<dyn Protocol> = match wire {
+            Wire::Chat => Box::new(OpenAiChat),
+            Wire::Responses => Box::new(OpenAiResponses),
+            Wire::Claude => Box::new(ClaudeMessages),
+        };
+        let settings = RemoteSettings {
+            name: self.script.name().to_owned(),
+            base_url: "http://provider.test".to_owned(),
+            key: Some("pretended-key".to_owned()),
+            wire: WireSettings { model: "m".to_owned(), stream: true, ..WireSettings::default() },
+            context_tokens: self.window_tokens,
+            timeouts: ModelTimeouts::default(),
+            price: TokenPrice::default(),
+        };
+        let remote = RemoteModel::new(settings, protocol, line, Arc::clone(&self.clock))
+            .map_err(|error| ModelError::Invalid { message: error.to_string() })?;
+        let read = remote.turn(request, sink).await;
+        let words = unpaired.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(words) = words {
+            let (agent, messages) = (request.agent.as_str(), request.messages.len());
+            self.fate.see(&Sight::Asked { agent, messages, unpaired: Some(&words) });
+        }
+        let is_intact = !is_bent.load(Ordering::Relaxed);
+        self.fate.see(&Sight::Turned { sent: &sent, read: read.as_ref().ok(), is_intact });
+        read
     }
 
     /// What goes wrong before there is a turn.
@@ -127,13 +213,19 @@ impl Model for PretendedModel {
         self.script.name()
     }
 
+    fn context_tokens(&self) -> Option<u64> {
+        self.window_tokens
+    }
+
     fn turn<'a>(
         &'a self,
         request: &'a ModelRequest,
         sink: &'a dyn TurnSink,
     ) -> BoxFuture<'a, Result<ModelTurn, ModelError>> {
         Box::pin(async move {
-            self.fate.see(&Sight::Asked { agent: &request.agent, messages: request.messages.len() });
+            let unpaired = check_pairing(&request.messages).err().map(|error| error.to_string());
+            let (agent, messages) = (request.agent.as_str(), request.messages.len());
+            self.fate.see(&Sight::Asked { agent, messages, unpaired: unpaired.as_deref() });
             let span_ms = TURN_MS[self.fate.usual(TURN_MS.len())];
             if span_ms > 0 {
                 sleep(Duration::from_millis(span_ms)).await;
@@ -141,9 +233,14 @@ impl Model for PretendedModel {
             if let Some(error) = self.fault().await {
                 return Err(error);
             }
-            let mut turn = self.script.turn(request, sink).await?;
+            let Some(wire) = self.wire else {
+                let mut turn = self.script.turn(request, sink).await?;
+                self.bend(request, &mut turn);
+                return Ok(turn);
+            };
+            let mut turn = self.script.turn(request, &NoSink).await?;
             self.bend(request, &mut turn);
-            Ok(turn)
+            self.over_the_line(wire, turn, request, sink).await
         })
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! The last argument is the command line, as `bash` gives it; its simple commands are read one by one:
 //! `echo TEXT`, `sleep SECONDS`, `exit CODE`, `flood BYTES`, `deaf` (ignores TERM), `daemon SECONDS` (leaves a process
-//! behind that runs so long), `hang` (until it is killed), `write FILE TEXT` (unsynced). Anything else exits with 127.
+//! behind that runs so long), `fork` (answers TERM by leaving a process behind that hears nothing but KILL), `hang` (until
+//! it is killed), `write FILE TEXT` (unsynced). Anything else exits with 127.
 //!
-//! Faults: a command cannot be started (no processes, no memory) or is lost track of; it answers TERM late or not at
-//! all; its output comes in odd pieces, cut inside of characters; a process of it holds the pipes; one survives its
+//! Faults: a command cannot be started (no processes, no memory) or is lost track of; it answers TERM late, not at all, or
+//! with a fork; its output comes in odd pieces, cut inside of characters; a process of it holds the pipes; one survives its
 //! KILL for a while and is named. All of it ends with the process of the world, as at every level but the lowest.
 
 use std::sync::Arc;
@@ -60,6 +61,7 @@ enum Step {
     Flood(usize),
     Deaf,
     Daemon(Duration),
+    Fork,
     Hang,
     Write(String, String),
     Exit(i32),
@@ -80,6 +82,7 @@ fn step(simple: &str) -> Step {
         "flood" => Step::Flood(rest.parse().unwrap_or(0).min(FLOOD_BYTES_MAX)),
         "deaf" => Step::Deaf,
         "daemon" => Step::Daemon(span()),
+        "fork" => Step::Fork,
         "hang" => Step::Hang,
         "write" => {
             let (file, text) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -120,6 +123,8 @@ struct Running {
     world: PretendedProcesses,
     sink: Arc<dyn OutputSink>,
     deaf: bool,
+    /// Answers TERM with one more process.
+    forks: bool,
     /// Until when what it left behind runs.
     daemon_until: Option<Instant>,
 }
@@ -150,7 +155,7 @@ impl PretendedProcesses {
         self.fate.see(&Sight::CommandStarted { command: number });
         let alive = Alive { fate: self.fate.clone(), command: number };
         let line = command.arguments.last().cloned().unwrap_or_default();
-        let mut running = Running { world: self, sink, deaf: false, daemon_until: None };
+        let mut running = Running { world: self, sink, deaf: false, forks: false, daemon_until: None };
         let (mut status, mut stopped) = (ProcessStatus::Exited { code: 0 }, None);
         let reason = {
             let work = running.work(&line);
@@ -191,6 +196,7 @@ impl Running {
                 Step::Daemon(span) => {
                     self.daemon_until = Some(Instant::now() + span);
                 }
+                Step::Fork => self.forks = true,
                 Step::Hang => std::future::pending().await,
                 Step::Write(file, text) => self.world.files.scribble(&file, text.as_bytes()),
                 Step::Exit(code) => return code,
@@ -212,8 +218,17 @@ impl Running {
 
     /// TERM, grace, KILL; gives the signal that ended it.
     async fn end(&mut self, grace: Duration) -> i32 {
-        let late = self.world.rare(1).is_some();
-        if self.deaf || late {
+        let rude = self.world.rare(2);
+        if self.forks || rude == Some(1) {
+            self.world.fate.met("a command that forked when it was told to end");
+            let fork = self.world.next.fetch_add(1, Ordering::Relaxed);
+            self.world.fate.see(&Sight::CommandStarted { command: fork });
+            // It ends with this: by KILL when the grace is over, or with whoever carries the command.
+            let _alive = Alive { fate: self.world.fate.clone(), command: fork };
+            sleep(grace).await;
+            return TERM;
+        }
+        if self.deaf || rude == Some(0) {
             self.world.fate.met("a command that did not hear TERM");
             sleep(grace).await;
             return KILL;

@@ -1,5 +1,7 @@
 //! The twin of the resolver port: every name stands for one public address, or, now and then, for none.
 //!
+//! Two names are not public: `inner.test` stands for a private address, and `half.test` for a public and a private one.
+//!
 //! Faults: a name that leads nowhere. They come with those of the network.
 
 use std::fmt;
@@ -13,6 +15,9 @@ use crate::fate::Fate;
 
 /// What every name stands for: an address that a guard takes for public, and that nothing connects to.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(1, 0, 0, 1);
+
+/// What a name of the inner network stands for.
+pub const INNER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 7);
 
 /// Resolves names.
 pub struct PretendedResolver {
@@ -41,7 +46,11 @@ impl Resolver for PretendedResolver {
         }
         let found = match is_lost {
             true => Err(ResolveError { name, reason: "no such name".to_owned() }),
-            false => Ok(vec![IpAddr::V4(ADDRESS)]),
+            false => Ok(match name.as_str() {
+                "inner.test" => vec![IpAddr::V4(INNER_ADDRESS)],
+                "half.test" => vec![IpAddr::V4(ADDRESS), IpAddr::V4(INNER_ADDRESS)],
+                _ => vec![IpAddr::V4(ADDRESS)],
+            }),
         };
         async move { found }.boxed()
     }

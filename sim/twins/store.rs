@@ -2,7 +2,10 @@
 //!
 //! Faults: an append, a snapshot or an opening fails (no space left, an I/O error), after which the session takes no
 //! more facts until it is opened again; the process crashes before an append, inside of it (a part of the batch is
-//! stored, its last record torn) or behind it, before anybody is told.
+//! stored, its last record torn) or behind it, before anybody is told. When the host says so, the snapshots are those of an
+//! older version of this program.
+
+mod aged;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -45,6 +48,18 @@ impl PretendedStore {
     pub fn kept(&self) -> Vec<(SessionId, Recovered)> {
         let sessions = self.disk.sessions().unwrap_or_default();
         sessions.into_iter().filter_map(|session| Some((session.clone(), self.disk.look(&session).ok()?))).collect()
+    }
+
+    /// Makes the snapshots that are kept those of an older version, as far as it could have held them.
+    pub fn age_snapshots(&self) {
+        for session in self.disk.sessions().unwrap_or_default() {
+            let snapshot = self.disk.look(&session).ok().and_then(|found| found.snapshot);
+            let version = 2 - self.fate.below(2);
+            let Some(old) = snapshot.and_then(|bytes| aged::aged(&bytes, version)) else { continue };
+            if self.disk.save_snapshot(&session, &old).is_ok() {
+                self.fate.met("a snapshot of an older version");
+            }
+        }
     }
 
     fn broken(&self) -> MutexGuard<'_, BTreeMap<SessionId, String>> {
@@ -170,6 +185,13 @@ impl Store for PretendedStore {
 
     fn begin_anew(&self, session: &SessionId) -> Result<String, StoreError> {
         self.disk.begin_anew(session)
+    }
+
+    fn compact(&self, session: &SessionId, through: u64, kept_bytes: u64) -> Result<u64, StoreError> {
+        match self.fate.is_dead() {
+            true => Err(StoreError::NotHeld { session: session.clone() }),
+            false => self.disk.compact(session, through, kept_bytes),
+        }
     }
 
     fn release(&self, session: &SessionId) {

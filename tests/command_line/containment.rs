@@ -65,6 +65,39 @@ fn a_level_that_was_asked_for_is_in_the_result_or_refused_with_its_reason() {
 }
 
 #[test]
+fn limits_hold_or_are_refused_with_the_reason() {
+    let workspace = Workspace::new();
+    // Not in bash, which tries for 15 seconds again.
+    let crowd =
+        r#"perl -e 'for (1..40) { $p = fork; if (defined $p) { $p or exec "sleep", 600; $n++ } } print "$n\n"'"#;
+    let line = json!({ "command": crowd }).to_string();
+    let called = workspace.run(&["call", "bash", &line, "--json", "--max-processes", "12"]);
+    if called.err.contains("pids.max") || called.err.contains("cgroup") {
+        println!("limits are not available here, and refused: {}", called.err);
+        called.ends_with(2);
+    } else {
+        let result = called.json();
+        assert_eq!(result["metadata"]["containment"], json!({"level": "cgroup", "survivors": []}));
+        let count = result["output"].as_str().unwrap().lines().find_map(|line| line.trim().parse::<u32>().ok());
+        assert!(count.is_some_and(|count| (1..12).contains(&count)), "{result}");
+    }
+    // A level that can hold none says so, and bounds under which nothing runs are refused.
+    for (arguments, word) in [
+        (["--containment", "group", "--max-processes", "12"], "need the level cgroup"),
+        (["--max-processes", "0", "--max-memory", "64M"], "--max-processes"),
+        (["--max-processes", "1", "--max-memory", "1M"], "at least 4M"),
+    ] {
+        let refused = workspace.run(&[&["call", "bash", &line] as &[&str], &arguments].concat()).ends_with(2);
+        assert!(refused.err.contains(word), "{}", refused.err);
+    }
+    // The file of settings says it as well.
+    workspace.write("settings.toml", "[commands]\nmax_processes = 12\n");
+    let settings = workspace.path().join("settings.toml");
+    let call = ["--config", settings.to_str().unwrap(), "call", "bash", &line, "--json", "--containment", "group"];
+    assert!(workspace.run(&call).ends_with(2).err.contains("need the level cgroup"));
+}
+
+#[test]
 fn a_level_that_does_not_exist_is_told_which_do() {
     let workspace = Workspace::new();
     for command in [&["call", "bash"] as &[&str], &["ask", "what?"]] {

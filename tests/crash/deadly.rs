@@ -140,6 +140,10 @@ impl Store for Telling {
         self.inside.begin_anew(session)
     }
 
+    fn compact(&self, session: &SessionId, through: u64, kept_bytes: u64) -> Result<u64, StoreError> {
+        self.inside.compact(session, through, kept_bytes)
+    }
+
     fn release(&self, session: &SessionId) {
         self.inside.release(session);
     }

@@ -7,6 +7,8 @@ use std::process::{Command, ExitStatus};
 
 use toolwarden::fact_book::StoredFact;
 use toolwarden::facts::Fact;
+use toolwarden::models::Message;
+use toolwarden::snapshot::Snapshot;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::store::Store as _;
 use toolwarden_tools::effects::store::directory::{DirectoryStore, Durability};
@@ -52,23 +54,61 @@ fn play_there(story: &Story, folder: &Path, kill_at: u64) -> ExitStatus {
     output.status
 }
 
-/// The facts in a store, as (session, sequence, digest), and how many of them are turns of a model.
-fn stored(stage: &Stage) -> (BTreeSet<String>, usize) {
-    let (mut facts, mut turns) = (BTreeSet::new(), 0);
+/// What a store holds.
+#[derive(Default)]
+struct Stored {
+    /// Facts, as "session sequence digest".
+    facts: BTreeSet<String>,
+    /// How many turns of a model there are among all facts.
+    turns: usize,
+    /// Up to which fact the snapshot of each session holds all of them.
+    snapshots: BTreeMap<String, u64>,
+    /// The facts that were cut off.
+    cut: u64,
+}
+
+impl Stored {
+    /// Whether a fact is in its log or in its snapshot.
+    fn holds(&self, fact: &str) -> bool {
+        let mut words = fact.split(' ');
+        let (session, sequence) = (words.next().unwrap(), words.next().unwrap().parse::<u64>().unwrap());
+        self.facts.contains(fact) || self.snapshots.get(session).is_some_and(|position| sequence <= *position)
+    }
+}
+
+fn is_turn(bytes: &[u8]) -> bool {
+    let fact: StoredFact<Fact> = serde_json::from_slice(bytes).unwrap();
+    matches!(fact.fact, Fact::ModelTurn { .. })
+}
+
+fn stored(stage: &Stage) -> Stored {
+    let mut stored = Stored::default();
     if !stage.store().exists() {
-        return (facts, turns);
+        return stored;
     }
     let store = DirectoryStore::at(&stage.store(), Durability::Buffered).unwrap();
     for session in store.sessions().unwrap() {
         let found = store.look(&session).unwrap();
         assert_eq!(found.damage, None);
         for (sequence, bytes) in found.log.iter() {
-            facts.insert(format!("{session} {sequence} {}", Digest::of(bytes)));
-            let fact: StoredFact<Fact> = serde_json::from_slice(bytes).unwrap();
-            turns += usize::from(matches!(fact.fact, Fact::ModelTurn { .. }));
+            stored.facts.insert(format!("{session} {sequence} {}", Digest::of(bytes)));
+            stored.turns += usize::from(is_turn(bytes));
         }
+        let Some(bytes) = found.snapshot else { continue };
+        let snapshot = Snapshot::read(bytes, &session).unwrap();
+        let first = found.log.first_sequence().unwrap_or(1);
+        if first > 1 && snapshot.head.log_from == 1 {
+            assert!(first <= snapshot.head.position + 1, "{session}: facts are in neither log nor snapshot");
+            stored.cut += first - 1;
+            // Turns that are not in the log any more are in the conversation.
+            let said = snapshot.state().unwrap().messages;
+            let said = said.iter().filter(|message| matches!(message, Message::Assistant { .. })).count();
+            let still = found.log.iter().filter(|(sequence, _)| *sequence <= snapshot.head.position);
+            stored.turns += said - still.filter(|(_, bytes)| is_turn(bytes)).count();
+        }
+        stored.snapshots.insert(session.to_string(), snapshot.head.position);
     }
-    (facts, turns)
+    stored
 }
 
 /// Kills a story at every step, and once more while it goes on; gives how many instants that were.
@@ -78,7 +118,7 @@ fn kill_everywhere(name: &str) -> u64 {
     let answers = play_here(story, whole.path(), 0);
     let effects = sorted(Stage::at(whole.path()).lines("effects"));
     let asked = Stage::at(whole.path()).lines("asked").len();
-    let mut killed = 0;
+    let (mut killed, mut cut) = (0, 0);
     // How a store is made is the same in all of them.
     let first = if name == STORIES[0].name { 1 } else { STORE_STEPS };
     for kill_at in first.. {
@@ -92,9 +132,10 @@ fn kill_everywhere(name: &str) -> u64 {
             killed += 1;
         }
         let stage = Stage::at(folder.path());
-        let (facts, turns) = stored(&stage);
+        let kept = stored(&stage);
+        cut += kept.cut;
         let acknowledged: BTreeSet<String> = stage.lines("acknowledged").into_iter().collect();
-        let lost: Vec<&String> = acknowledged.difference(&facts).collect();
+        let lost: Vec<&String> = acknowledged.iter().filter(|fact| !kept.holds(fact)).collect();
         assert!(lost.is_empty(), "{name} at {kill_at}: lost {lost:?}");
         let asked_before = stage.lines("asked").len();
         assert_eq!(play_here(story, folder.path(), 0), answers, "{name} at {kill_at}");
@@ -102,9 +143,10 @@ fn kill_everywhere(name: &str) -> u64 {
         assert!(is_part_of(&done, &effects), "{name} at {kill_at}: an effect was done twice: {done:?}");
         if story.counts_turns {
             let asked_again = stage.lines("asked").len() - asked_before;
-            assert_eq!(turns + asked_again, asked, "{name} at {kill_at}: a stored turn was asked for again");
+            assert_eq!(kept.turns + asked_again, asked, "{name} at {kill_at}: a stored turn was asked for again");
         }
     }
+    assert_eq!(cut > 0, story.cuts_logs, "{name}: {cut} facts were cut off");
     println!("{name}: {killed} instants");
     killed
 }
@@ -136,6 +178,14 @@ fn reads_and_an_effect() {
 fn conversation() {
     let killed = kill_everywhere("conversation");
     assert!(killed >= 90, "only {killed} instants");
+}
+
+// Logs that are cut whenever a snapshot is saved: at each instant every acknowledged fact is in the log or in the
+// snapshot, and the session goes on as if nothing had been cut.
+#[test]
+fn cut() {
+    let killed = kill_everywhere("cut");
+    assert!(killed >= 150, "only {killed} instants");
 }
 
 #[test]

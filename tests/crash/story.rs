@@ -13,6 +13,7 @@ use futures_util::future::{BoxFuture, join_all};
 use serde_json::{Value, json};
 use toolwarden::embedding::{Runtime, SessionBuilder};
 use toolwarden::models::{Model, ModelError, ModelRequest, ModelTurn, TurnSink};
+use toolwarden_actors::fact_log::LOG_KEPT_BYTES;
 use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::outcome::ToolOutcome;
 use toolwarden_tools::tool::Tool;
@@ -32,16 +33,19 @@ pub(crate) struct Story {
     pub(crate) forks: bool,
     /// Whether every turn of a model is a fact: not so for child runs.
     pub(crate) counts_turns: bool,
+    /// Whether logs are cut as soon as a snapshot holds what is in them.
+    pub(crate) cuts_logs: bool,
     turns: fn() -> Vec<Value>,
 }
 
-pub(crate) const STORIES: [Story; 6] = [
+pub(crate) const STORIES: [Story; 7] = [
     Story {
         name: "effects",
         sessions: &["one"],
         prompts: &["do three things"],
         forks: false,
         counts_turns: true,
+        cuts_logs: false,
         turns: || {
             let mut turns: Vec<Value> = (0..3).map(|_| calls(&[("count", json!({}))])).collect();
             turns.push(json!({ "text": "three things are done" }));
@@ -54,6 +58,7 @@ pub(crate) const STORIES: [Story; 6] = [
         prompts: &["look around"],
         forks: false,
         counts_turns: true,
+        cuts_logs: false,
         turns: || {
             let peek = |at: usize| ("peek", json!({ "at": at }));
             vec![
@@ -69,6 +74,7 @@ pub(crate) const STORIES: [Story; 6] = [
         prompts: &["first", "second"],
         forks: false,
         counts_turns: true,
+        cuts_logs: false,
         turns: || {
             let each = |when: &str| {
                 [
@@ -80,11 +86,29 @@ pub(crate) const STORIES: [Story; 6] = [
         },
     },
     Story {
+        name: "cut",
+        sessions: &["one"],
+        prompts: &["first", "second", "third"],
+        forks: false,
+        counts_turns: true,
+        cuts_logs: true,
+        turns: || {
+            let each = |when: &str| {
+                [
+                    json!({ "when": when, "calls": [{ "tool": "count", "arguments": { "for": when } }] }),
+                    json!({ "when": when, "text": format!("the answer to {when}") }),
+                ]
+            };
+            ["first", "second", "third"].into_iter().flat_map(each).collect()
+        },
+    },
+    Story {
         name: "beside_each_other",
         sessions: &["one", "two"],
         prompts: &["go"],
         forks: false,
         counts_turns: true,
+        cuts_logs: false,
         turns: || {
             vec![
                 calls(&[("count", json!({})), ("count", json!({ "again": 1 }))]),
@@ -98,6 +122,7 @@ pub(crate) const STORIES: [Story; 6] = [
         prompts: &["nest"],
         forks: false,
         counts_turns: false,
+        cuts_logs: false,
         turns: || {
             let inner = json!([["count", { "inner": 1 }], ["count", { "inner": 2 }]]);
             let task = json!({ "agent": "general", "description": "a part", "prompt": "the part of a child" });
@@ -116,6 +141,7 @@ pub(crate) const STORIES: [Story; 6] = [
         prompts: &["first"],
         forks: true,
         counts_turns: true,
+        cuts_logs: false,
         turns: || {
             vec![
                 calls(&[("count", json!({}))]),
@@ -223,7 +249,8 @@ impl Model for Asked {
 /// Plays a story to its end, from wherever it stands; gives the last answer of each session.
 pub(crate) async fn play(story: &Story, stage: &Stage, steps: Arc<Steps>) -> BTreeMap<String, String> {
     let store = Telling::at(&stage.store(), &stage.folder.join("acknowledged"), Arc::clone(&steps)).unwrap();
-    let runtime = Runtime::builder().store(Arc::new(store)).build().await.unwrap();
+    let kept_bytes = if story.cuts_logs { 0 } else { LOG_KEPT_BYTES };
+    let runtime = Runtime::builder().store(Arc::new(store)).keep_log_bytes(kept_bytes).build().await.unwrap();
     let sessions = story.sessions.iter().map(|name| part(story, stage, &steps, &runtime, name, story.prompts));
     let mut answers: BTreeMap<String, String> = join_all(sessions).await.into_iter().collect();
     if story.forks {

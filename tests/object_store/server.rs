@@ -33,7 +33,7 @@ struct Served {
 pub(crate) fn endpoint() -> &'static str {
     static SERVED: OnceLock<Served> = OnceLock::new();
     let served = SERVED.get_or_init(|| {
-        let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python");
+        let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/peers/venv/bin/python");
         assert!(python.exists(), "{} is missing: run scripts/setup first", python.display());
         let mut command = Command::new(python);
         command.args(["-c", SERVE]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());

@@ -9,8 +9,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use toolwarden::event::EventLine;
 use toolwarden::models::scripted::ScriptedModel;
 use toolwarden::prelude::*;
+use toolwarden_actors::journal::Reading;
 use toolwarden_tools::background::{
     BackgroundOutcome, BackgroundStatus, LISTED_MAX, OUTPUT_BYTES_MAX, RUNNING_MAX, ReadFrom,
 };
@@ -406,6 +408,73 @@ pub(crate) fn what_a_shell_leaves() {
         assert!(matches!(late.error_kind, Some(ToolErrorKind::Timeout { .. })));
         assert!(trace::living(&scene.mark).iter().all(|(_, line)| line != "sleep 603"));
         scene.end().await;
+    });
+}
+
+/// Of each process that was started, one event tells the end, whichever end it is, and before that of its session.
+pub(crate) fn the_end_is_told_once() {
+    block_on(async {
+        for killed in [false, true] {
+            let scene = Scene::new().await;
+            let mut events = scene.runtime.events().await.unwrap();
+            let failed = scene.bash(json!({"command": "echo no >&2; exit 3", "background": true})).await;
+            assert_eq!(failed.metadata["process"]["id"], "bg-1");
+            let shot = scene.start("sleep 0.2; kill -9 $$").await;
+            let stopped = scene.start("API_KEY=sk-ant-api03-0123456789abcdefghij0123456789abcdefghij sleep 600").await;
+            let timed = scene.bash(json!({"command": "sleep 600", "background": true, "timeout": 1000})).await;
+            scene.session.stop_process(&stopped).await.unwrap();
+            scene.session.stop_process(&stopped).await.unwrap();
+            scene.ended(&shot).await;
+            scene.ended(timed.metadata["process"]["id"].as_str().unwrap()).await;
+            scene.start("trap '' TERM; setsid sleep 600 & sleep 600").await;
+            match killed {
+                true => scene.runtime.kill().await,
+                false => scene.session.close().await,
+            }
+            let mark = scene.mark.clone();
+            scene.runtime.shut_down().await;
+            // A kill lets go and does not wait for what that kills.
+            trace::vanishes(|| trace::living(&mark)).expect("left behind");
+
+            let mut ends = Vec::new();
+            let mut closed_at = None;
+            while let Some(reading) = events.try_next() {
+                let Reading::Entry(entry) = reading else { panic!("{reading:?}") };
+                let line = serde_json::to_value(EventLine::from(entry.as_ref())).unwrap();
+                match line["type"].as_str().unwrap() {
+                    "background_end" => ends.push(line),
+                    "session_closed" => closed_at = line["sequence"].as_u64(),
+                    _ => {}
+                }
+            }
+            let ids: Vec<&str> = ends.iter().map(|end| end["id"].as_str().unwrap()).collect();
+            let mut sorted = ids.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, ["bg-1", "bg-2", "bg-3", "bg-4", "bg-5"], "{killed}: each once");
+            assert!(ends.iter().all(|end| end["sequence"].as_u64() < closed_at), "{killed}: {closed_at:?} {ends:?}");
+            let end = |id: &str| ends.iter().find(|end| end["id"] == id).unwrap();
+            let first = end("bg-1");
+            assert_eq!(
+                (&first["exit_code"], &first["signal"], &first["stopped"]),
+                (&json!(3), &Value::Null, &Value::Null)
+            );
+            assert_eq!(first["tool_id"], failed.metadata["process"]["tool_id"]);
+            assert_eq!(first["printed"]["stderr"], json!({"total_bytes": 3, "overwritten_bytes": 0}));
+            assert_eq!((&end("bg-2")["signal"], &end("bg-2")["exit_code"]), (&json!(9), &Value::Null));
+            let third = end("bg-3");
+            assert_eq!(third["stopped"], json!({"cancel": "requested"}));
+            assert!(!third["command"].as_str().unwrap().contains("sk-ant"), "{third}");
+            assert_eq!(end("bg-4")["stopped"], json!({"cancel": "deadline", "timeout_ms": 1000}));
+            let last = end("bg-5");
+            assert!(last["ended_at_ms"].as_u64() >= last["started_at_ms"].as_u64());
+            match killed {
+                true => assert!(last["failure"].is_string() || !last["stopped"].is_null(), "{last}"),
+                false => assert_eq!(
+                    (&last["stopped"], &last["survivors"]),
+                    (&json!({"cancel": "session_closed"}), &json!([]))
+                ),
+            }
+        }
     });
 }
 

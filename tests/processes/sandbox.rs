@@ -43,5 +43,6 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("sandbox::life::at_every_level", life::at_every_level),
     ("sandbox::life::empty", life::an_empty_confinement_is_none),
     ("sandbox::session::bash_and_git", session::bash_and_git_run_in_it_and_tell),
+    ("sandbox::session::other_tools", session::other_tools_keep_to_it),
     ("sandbox::session::refused", session::it_is_refused_and_never_skipped),
 ];

@@ -71,9 +71,10 @@ const AT_THE_ROOT: [(&str, [&str; 3]); 2] =
     [("runtime/lib.rs", ["embedding", "Runtime", ";"]), ("sim/lib.rs", ["world", "World", ";"])];
 
 /// Re-exports, but for the prelude, and for the one name that embedders find at the root: `toolwarden::Runtime` and
-/// `toolwarden_sim::World`.
+/// `toolwarden_sim::World`. What stands for another crate has the names of that crate.
 pub(crate) fn re_export(source: &Source) -> Vec<String> {
-    if source.path.ends_with("/prelude.rs") || source.is_outside_of_crates() {
+    let stands_for_a_crate = source.path.starts_with("sim/interleavings/");
+    if source.path.ends_with("/prelude.rs") || source.is_outside_of_crates() || stands_for_a_crate {
         return Vec::new();
     }
     let mut places = found(source, &["pub", "use"], false);

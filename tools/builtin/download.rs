@@ -149,6 +149,10 @@ async fn download(ctx: &ToolContext, arguments: Value) -> Step<ToolOutcome> {
         return Err(Box::new(ToolOutcome::error(ToolErrorKind::Unsupported { message: message.clone() }, message)));
     };
     let url = web::address(&wanted.url).map_err(|error| told(&DownloadError::Web(error)))?;
+    if ctx.workspace.is_sandboxed_read_only() {
+        let path = wanted.file_path.clone().unwrap_or_else(|| ".".to_owned());
+        return Err(fault(&FileError::Sandboxed { path }));
+    }
     let named = match &wanted.file_path {
         Some(text) => Some(place(ctx, reach::path(ctx, text)?, wanted.overwrite, true).await?),
         None => None,
@@ -338,6 +342,7 @@ fn told(error: &DownloadError) -> Box<ToolOutcome> {
         DownloadError::File(error) => return fault(error),
         DownloadError::Web(WebError::Address { .. } | WebError::Private { .. } | WebError::Redirect { .. })
         | DownloadError::TooLarge { .. } => ToolErrorKind::InvalidArgument { message: text.clone() },
+        DownloadError::Web(WebError::Offline { .. }) => ToolErrorKind::Unsupported { message: text.clone() },
         DownloadError::RateLimited { wait } => ToolErrorKind::RateLimited {
             retry_after_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
         },

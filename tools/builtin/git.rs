@@ -31,9 +31,10 @@ use self::listing::{LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX};
 use self::log::LOG_LIMIT_DEFAULT;
 use self::parameter::{Command, Parameters, Subcommand};
 use self::program::Git;
-use super::reach::Step;
+use super::reach::{self, Step};
 use crate::context::ToolContext;
 use crate::declaration::{Capabilities, OutputKind};
+use crate::effects::files::FileError;
 use crate::ids::ToolName;
 use crate::outcome::ToolOutcome;
 use crate::pagination::cursor_schema;
@@ -172,6 +173,9 @@ impl GitTool {
     async fn answer(&self, ctx: &ToolContext, arguments: &Value) -> Step<ToolOutcome> {
         let parameters = Parameters::from_arguments(arguments)?;
         let git = Git::new(ctx, &self.environment, &parameters)?;
+        if ctx.workspace.is_sandboxed_read_only() && !parameters.is_read() {
+            return Err(reach::fault(&FileError::Sandboxed { path: ".git".to_owned() }));
+        }
         let answer = carry_out(&git, &parameters, arguments).await;
         // Somebody else's repository is used when the user's own configuration says so, and not otherwise.
         let answer = match answer {

@@ -67,6 +67,7 @@ pub(crate) fn fault(error: &FileError) -> Box<ToolOutcome> {
         | FileError::HardLinked { .. }
         | FileError::Held { .. }
         | FileError::Unsupported { .. }
+        | FileError::Sandboxed { .. }
         | FileError::Denied { .. } => ToolErrorKind::Unsupported { message: text.clone() },
         FileError::Io { op, source, .. } => match source.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
@@ -145,6 +146,7 @@ mod tests {
             (FileError::NotAFile { path: path(), kind: "pipe" }, "invalid_argument"),
             (FileError::Exists { path: path() }, "version_conflict"),
             (FileError::HardLinked { path: path(), link_count: 2 }, "unsupported"),
+            (FileError::Sandboxed { path: path() }, "unsupported"),
             (FileError::WorkspaceMissing { root: path() }, "unsupported"),
             (io(std::io::ErrorKind::PermissionDenied), "unsupported"),
             (io(std::io::ErrorKind::StorageFull), "transport"),

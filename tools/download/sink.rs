@@ -5,13 +5,14 @@
 //! a connection gives.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::sync::{mpsc, watch};
 
 use crate::digest::{Digest, RunningDigest};
+use crate::effects::blocking::{Labour, Lost, OffThread, off_thread_by_pieces};
 use crate::effects::files::{FileError, NewFile};
 
 /// Pieces that wait to be written.
@@ -22,8 +23,8 @@ const HASH_BYTES: usize = 1024 * 1024;
 /// Takes the pieces of one file.
 pub(super) struct Sink {
     pieces: mpsc::Sender<Piece>,
-    writer: JoinHandle<Result<(), FileError>>,
-    hasher: JoinHandle<Result<(u64, Digest), FileError>>,
+    writer: OffThread<Result<(), FileError>>,
+    hasher: OffThread<Result<(u64, Digest), FileError>>,
     marks: DropMark,
 }
 
@@ -37,12 +38,6 @@ pub(super) type Alive = mpsc::Sender<()>;
 
 /// What has been written.
 #[derive(Default)]
-struct Marks {
-    state: Mutex<Written>,
-    moved: Condvar,
-}
-
-#[derive(Default)]
 struct Written {
     /// Everything before is there.
     whole: u64,
@@ -52,21 +47,6 @@ struct Written {
     closed: bool,
     /// Nobody wants the digest any more.
     dropped: bool,
-}
-
-impl Marks {
-    fn change(&self, change: impl FnOnce(&mut Written)) {
-        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
-        self.moved.notify_all();
-    }
-
-    /// Waits for more than `hashed`; none when no more comes or nobody wants it.
-    fn more_than(&self, hashed: u64) -> Option<u64> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let waits = |state: &mut Written| state.whole <= hashed && !state.closed && !state.dropped;
-        let state = self.moved.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
-        (!state.dropped && state.whole > hashed).then_some(state.whole)
-    }
 }
 
 impl Written {
@@ -81,26 +61,23 @@ impl Written {
 impl Sink {
     /// Begins at the start of a file.
     pub(super) fn begin(file: &Arc<dyn NewFile>, alive: &Alive) -> Self {
-        let (pieces, mut coming) = mpsc::channel::<Piece>(PIECES_MAX);
-        let marks = Arc::new(Marks::default());
-        let (written, to, held) = (Arc::clone(&marks), Arc::clone(file), alive.clone());
-        let writer = tokio::task::spawn_blocking(move || {
-            let _held = held;
-            let mut done = Ok(());
-            while let Some(Piece { at, bytes }) = coming.blocking_recv() {
-                if let Err(error) = to.write_at(&bytes, at) {
-                    done = Err(error);
-                    break;
-                }
-                written.change(|state| state.add(at, bytes.len() as u64));
-            }
-            written.change(|state| state.closed = true);
-            done
+        let (pieces, coming) = mpsc::channel::<Piece>(PIECES_MAX);
+        let marks = Arc::new(watch::Sender::new(Written::default()));
+        let hasher = off_thread_by_pieces(Hasher {
+            file: Arc::clone(file),
+            written: marks.subscribe(),
+            digest: RunningDigest::default(),
+            buffer: vec![0; HASH_BYTES],
+            hashed: 0,
+            failed: None,
+            _alive: alive.clone(),
         });
-        let (read, from, held) = (Arc::clone(&marks), Arc::clone(file), alive.clone());
-        let hasher = tokio::task::spawn_blocking(move || {
-            let _held = held;
-            hash(&*from, &read)
+        let writer = off_thread_by_pieces(Writer {
+            file: Arc::clone(file),
+            coming,
+            marks: Closing(Arc::clone(&marks)),
+            done: Ok(()),
+            _alive: alive.clone(),
         });
         Self { pieces, writer, hasher, marks: DropMark(marks) }
     }
@@ -134,39 +111,112 @@ impl Sink {
 pub(super) struct Closed;
 
 /// Tells the hasher that nobody wants its result any more.
-struct DropMark(Arc<Marks>);
+struct DropMark(Arc<watch::Sender<Written>>);
 
 impl Drop for DropMark {
     fn drop(&mut self) {
-        self.0.change(|state| state.dropped = true);
+        self.0.send_modify(|written| written.dropped = true);
     }
 }
 
-fn hash(file: &dyn NewFile, marks: &Marks) -> Result<(u64, Digest), FileError> {
-    let mut digest = RunningDigest::default();
-    let mut buffer = vec![0; HASH_BYTES];
-    let mut hashed = 0;
-    while let Some(whole) = marks.more_than(hashed) {
-        let wanted = usize::try_from(whole - hashed).map_or(buffer.len(), |left| left.min(buffer.len()));
-        match file.read_at(&mut buffer[..wanted], hashed)? {
-            0 => break,
-            read => {
-                digest.update(&buffer[..read]);
-                hashed += read as u64;
+/// Tells the hasher that no more is written, however writing ends.
+struct Closing(Arc<watch::Sender<Written>>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.send_modify(|written| written.closed = true);
+    }
+}
+
+/// Writes what comes.
+struct Writer {
+    file: Arc<dyn NewFile>,
+    coming: mpsc::Receiver<Piece>,
+    marks: Closing,
+    done: Result<(), FileError>,
+    _alive: Alive,
+}
+
+impl Labour for Writer {
+    type Piece = Piece;
+    type Outcome = Result<(), FileError>;
+
+    async fn next(&mut self) -> Option<Piece> {
+        self.coming.recv().await
+    }
+
+    fn take(&mut self, piece: Piece) -> ControlFlow<()> {
+        let Piece { at, bytes } = piece;
+        match self.file.write_at(&bytes, at) {
+            Ok(()) => {
+                self.marks.0.send_modify(|written| written.add(at, bytes.len() as u64));
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                self.done = Err(error);
+                ControlFlow::Break(())
             }
         }
     }
-    Ok((hashed, digest.finish()))
+
+    fn finish(self) -> Result<(), FileError> {
+        self.done
+    }
+}
+
+/// Hashes what was written, behind the writer.
+struct Hasher {
+    file: Arc<dyn NewFile>,
+    written: watch::Receiver<Written>,
+    digest: RunningDigest,
+    buffer: Vec<u8>,
+    hashed: u64,
+    failed: Option<FileError>,
+    _alive: Alive,
+}
+
+impl Labour for Hasher {
+    /// How many bytes are there without a gap.
+    type Piece = u64;
+    type Outcome = Result<(u64, Digest), FileError>;
+
+    async fn next(&mut self) -> Option<u64> {
+        let hashed = self.hashed;
+        let more = |written: &Written| written.whole > hashed || written.closed || written.dropped;
+        let written = self.written.wait_for(|written| more(written)).await.ok()?;
+        (!written.dropped && written.whole > hashed).then_some(written.whole)
+    }
+
+    fn take(&mut self, whole: u64) -> ControlFlow<()> {
+        let wanted = usize::try_from(whole - self.hashed).map_or(self.buffer.len(), |left| left.min(self.buffer.len()));
+        match self.file.read_at(&mut self.buffer[..wanted], self.hashed) {
+            Ok(0) => ControlFlow::Break(()),
+            Ok(read) => {
+                self.digest.update(&self.buffer[..read]);
+                self.hashed += read as u64;
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                self.failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    }
+
+    fn finish(self) -> Result<(u64, Digest), FileError> {
+        match self.failed {
+            Some(error) => Err(error),
+            None => Ok((self.hashed, self.digest.finish())),
+        }
+    }
 }
 
 /// The result of a thread; a bug stays a bug, whichever thread it shows on.
-fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Option<T> {
+fn joined<T>(result: Result<T, Lost>) -> Option<T> {
     match result {
         Ok(done) => Some(done),
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_shut_down) => None,
-        },
+        Err(Lost::Panicked(panic)) => std::panic::resume_unwind(panic),
+        Err(Lost::Ended) => None,
     }
 }
 

@@ -6,11 +6,13 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
@@ -92,6 +94,62 @@ impl<T> Future for OffThread<T> {
     }
 }
 
+/// Work that is done piece by piece, each as it comes: it holds a thread for as long as there may be more.
+pub trait Labour: Send + Sized + 'static {
+    /// What comes.
+    type Piece: Send + 'static;
+    /// What it comes to.
+    type Outcome: Send + 'static;
+
+    /// Waits for the next piece; none when no more comes.
+    fn next(&mut self) -> impl Future<Output = Option<Self::Piece>> + Send;
+
+    /// Does what is to be done with a piece; it may hold the thread up. Says whether more is wanted.
+    fn take(&mut self, piece: Self::Piece) -> ControlFlow<()>;
+
+    /// What it came to.
+    fn finish(self) -> Self::Outcome;
+}
+
+/// Begins work that comes in pieces: on a thread of its own, or, where a twin is in place, each piece as work of its own.
+pub fn off_thread_by_pieces<L: Labour>(mut labour: L) -> OffThread<L::Outcome> {
+    if TWIN.with_borrow(Option::is_none) {
+        let runtime = Handle::current();
+        let way = Way::Pool(tokio::task::spawn_blocking(move || {
+            while let Some(piece) = runtime.block_on(labour.next()) {
+                if labour.take(piece).is_break() {
+                    break;
+                }
+            }
+            labour.finish()
+        }));
+        return OffThread { way };
+    }
+    let (done, outcome) = oneshot::channel();
+    tokio::spawn(async move {
+        while let Some(piece) = labour.next().await {
+            let step = off_thread(move || {
+                let flow = labour.take(piece);
+                (labour, flow)
+            });
+            match step.await {
+                Ok((after, flow)) => {
+                    labour = after;
+                    if flow.is_break() {
+                        break;
+                    }
+                }
+                Err(lost) => {
+                    drop(done.send(Err(lost)));
+                    return;
+                }
+            }
+        }
+        drop(done.send(off_thread(move || labour.finish()).await));
+    });
+    OffThread { way: Way::Twin(outcome) }
+}
+
 fn lost(error: JoinError) -> Lost {
     error.try_into_panic().map_or(Lost::Ended, Lost::Panicked)
 }
@@ -99,9 +157,12 @@ fn lost(error: JoinError) -> Lost {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::ops::ControlFlow;
     use std::rc::Rc;
 
-    use super::{BlockingTwin, Lost, Work, off_thread, pretend};
+    use tokio::sync::mpsc;
+
+    use super::{BlockingTwin, Labour, Lost, Work, off_thread, off_thread_by_pieces, pretend};
 
     #[derive(Default)]
     struct Held(RefCell<Vec<Work>>);
@@ -133,5 +194,60 @@ mod tests {
         held.0.borrow_mut().clear();
         assert!(matches!(dropped.await, Err(Lost::Ended)));
         assert!(off_thread(move || std::thread::current().id() != here).await.is_ok_and(|elsewhere| elsewhere));
+    }
+
+    /// Adds up what comes, until it is too much.
+    struct Sum {
+        coming: mpsc::Receiver<u32>,
+        sum: u32,
+    }
+
+    impl Labour for Sum {
+        type Piece = u32;
+        type Outcome = u32;
+
+        async fn next(&mut self) -> Option<u32> {
+            self.coming.recv().await
+        }
+
+        fn take(&mut self, piece: u32) -> ControlFlow<()> {
+            assert_ne!(piece, 13, "on purpose");
+            self.sum += piece;
+            if self.sum > 100 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+
+        fn finish(self) -> u32 {
+            self.sum
+        }
+    }
+
+    async fn sum(pieces: &[u32]) -> Result<u32, Lost> {
+        let (pieces_to, coming) = mpsc::channel(1);
+        let sum = off_thread_by_pieces(Sum { coming, sum: 0 });
+        for piece in pieces {
+            // Refused once it has enough.
+            let _ = pieces_to.send(*piece).await;
+        }
+        drop(pieces_to);
+        sum.await
+    }
+
+    /// Does each piece of work as soon as the runtime comes to it.
+    struct AtOnce;
+
+    impl BlockingTwin for AtOnce {
+        fn take(&self, work: Work) {
+            tokio::spawn(async move { work() });
+        }
+    }
+
+    #[tokio::test]
+    async fn pieces_are_taken_in_order_on_a_thread_and_by_a_twin() {
+        for is_pretended in [false, true] {
+            let _pretending = is_pretended.then(|| pretend(Rc::new(AtOnce)));
+            assert!(matches!(sum(&[1, 2, 3]).await, Ok(6)), "{is_pretended}");
+            assert!(matches!(sum(&[60, 50, 40, 30]).await, Ok(110)), "{is_pretended}");
+            assert!(matches!(sum(&[1, 13, 2]).await, Err(Lost::Panicked(_))), "{is_pretended}");
+        }
     }
 }

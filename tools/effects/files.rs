@@ -426,6 +426,15 @@ pub enum FileError {
         /// Where.
         path: String,
     },
+    /// The sandbox of the session is read-only, and tools keep to it as commands do.
+    #[error(
+        "{path} is not written: the sandbox of this session is read_only (--sandbox read-only, FileAccess::ReadOnly); \
+         open the session with workspace_write or without a sandbox to change files"
+    )]
+    Sandboxed {
+        /// Where.
+        path: String,
+    },
     /// A rule of the session says no.
     #[error("{path} is denied by policy ({rule})")]
     Denied {

@@ -13,6 +13,7 @@ pub mod shim;
 pub mod system;
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use thiserror::Error;
 
 use self::confinement::{Confinement, ConfinementError};
 use crate::cancellation::{CancelReason, Cancellation};
-use crate::effects::processes::containment::Unavailable;
+use crate::effects::processes::containment::{CommandLimits, Unavailable};
 use crate::ids::BackgroundId;
 
 /// Runs commands.
@@ -38,6 +39,14 @@ pub trait Processes: Send + Sync {
         sink: Arc<dyn OutputSink>,
         stop: Cancellation,
     ) -> BoxFuture<'static, Result<ProcessEnd, ProcessError>>;
+
+    /// The same runner with limits for each command, which have been tried out.
+    ///
+    /// # Errors
+    /// Why they cannot be held here. A runner that knows no limits refuses all of them.
+    fn limited(&self, _limits: CommandLimits) -> BoxFuture<'static, Result<Arc<dyn Processes>, Unavailable>> {
+        Box::pin(ready(Err(Unavailable::Limits { level: ContainmentLevel::Group })))
+    }
 }
 
 /// What to run. Nothing is inherited that does not stand here.

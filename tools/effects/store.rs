@@ -58,6 +58,17 @@ pub trait Store: Send + Sync {
     /// [`StoreError::NotHeld`] and whatever the medium says.
     fn begin_anew(&self, session: &SessionId) -> Result<String, StoreError>;
 
+    /// Cuts the facts before `through` off the front of a log that is longer than `kept_bytes`, in one step: a reader
+    /// finds the old log or the new one, also after a crash. What is cut must be in the session's snapshot. The fact
+    /// `through` itself stays, so that the log still says where it stands. Gives how many bytes are gone; 0 where the
+    /// log is short, holds no such fact, or is never cut. Whatever stands before another store must pass it on.
+    ///
+    /// # Errors
+    /// [`StoreError::NotHeld`], [`StoreError::Broken`] and whatever the medium says; the log is whole then too.
+    fn compact(&self, _session: &SessionId, _through: u64, _kept_bytes: u64) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
     /// Gives a session free for other writers.
     fn release(&self, session: &SessionId);
 

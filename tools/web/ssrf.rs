@@ -53,9 +53,12 @@ pub struct Origin {
     port: u16,
 }
 
-/// Private origins that a host allows.
+/// What a host allows besides the public internet: private origins; or nothing at all, not even that.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AllowedOrigins(BTreeSet<Origin>);
+pub struct AllowedOrigins {
+    origins: BTreeSet<Origin>,
+    is_offline: bool,
+}
 
 impl Origin {
     /// Reads an origin as a person writes it: `http://127.0.0.1:8080`, `https://files.intranet`.
@@ -86,14 +89,19 @@ impl fmt::Display for Origin {
 
 impl FromIterator<Origin> for AllowedOrigins {
     fn from_iter<I: IntoIterator<Item = Origin>>(origins: I) -> Self {
-        Self(origins.into_iter().collect())
+        Self { origins: origins.into_iter().collect(), is_offline: false }
     }
 }
 
 impl AllowedOrigins {
+    /// Nothing is asked, neither what is private nor what is public: the session has no network.
+    pub fn offline() -> Self {
+        Self { is_offline: true, ..Self::default() }
+    }
+
     /// Whether the origin of this address is among them.
     pub fn allow(&self, url: &Url) -> bool {
-        Origin::of(url).is_some_and(|origin| self.0.contains(&origin))
+        Origin::of(url).is_some_and(|origin| self.origins.contains(&origin))
     }
 }
 
@@ -125,9 +133,12 @@ pub enum Way {
 /// Judges an address before it is asked.
 ///
 /// # Errors
-/// [`WebError::Private`], and what [`super::address`] and the resolver say.
+/// [`WebError::Private`], [`WebError::Offline`], and what [`super::address`] and the resolver say.
 pub async fn admit(web: &Web, url: &Url) -> Result<Way, WebError> {
     check_form(url)?;
+    if web.allowed.is_offline {
+        return Err(WebError::Offline { host: url.host_str().unwrap_or_default().to_owned() });
+    }
     let allowed = web.allowed.allow(url);
     let port = url.port_or_known_default().unwrap_or_default();
     let private = |host: &str, address: Option<IpAddr>| WebError::Private {

@@ -1,4 +1,4 @@
-//! The settings of models, from `toolwarden.toml`: checked when they are loaded, each fault with its line.
+//! The settings of `toolwarden.toml`, of models and of commands: checked when they are loaded, each fault with its line.
 //!
 //! A setting that nobody knows is a fault and not ignored, for a mistyped name would silently do nothing. Values are not
 //! shown in faults: one of them may be a key in the wrong place.
@@ -10,6 +10,7 @@ use std::time::Duration;
 use thiserror::Error;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use toolwarden_tools::effects::processes::containment::CommandLimits;
 
 use super::Provider;
 use crate::models::gate::RetryPolicy;
@@ -22,6 +23,10 @@ pub const CONFIG_BYTES_MAX: usize = 1024 * 1024;
 const TIMEOUT_S_MAX: f64 = 24.0 * 3600.0;
 /// Most attempts that can be set.
 const ATTEMPTS_MAX: i64 = 20;
+/// Most processes that a command can be limited to.
+const PROCESSES_MAX: i64 = 4_194_304;
+/// Most memory that a command can be limited to, in MiB: a pebibyte.
+const MEMORY_MIB_MAX: i64 = 1 << 30;
 /// Highest price that can be set, in US dollars a million tokens.
 const PRICE_USD_MAX: f64 = 1_000_000.0;
 /// The settings of a provider.
@@ -36,6 +41,8 @@ pub struct ModelConfig {
     pub providers: BTreeMap<Provider, ProviderConfig>,
     /// When a request is sent again.
     pub retries: RetryPolicy,
+    /// What each command may use.
+    pub commands: CommandLimits,
 }
 
 /// The settings of one provider's models; what is not set is left to defaults.
@@ -167,7 +174,18 @@ impl Reader<'_> {
                     }
                     other => reader.unknown(key, other, "attempts and max_wait_s"),
                 }),
-                other => self.unknown(key, other, "[providers.NAME] and [retry]"),
+                "commands" => self.each_entry(value, |reader, (key, value)| match key.get_ref().as_ref() {
+                    "max_processes" => {
+                        let most = reader.whole(key, value, PROCESSES_MAX);
+                        config.commands.processes_max = most.and_then(|most| u32::try_from(most).ok());
+                    }
+                    "max_memory_mib" => {
+                        let most = reader.whole(key, value, MEMORY_MIB_MAX);
+                        config.commands.memory_bytes_max = most.map(|most| most.saturating_mul(1024 * 1024));
+                    }
+                    other => reader.unknown(key, other, "max_processes and max_memory_mib"),
+                }),
+                other => self.unknown(key, other, "[providers.NAME], [retry] and [commands]"),
             }
         }
     }
@@ -337,6 +355,16 @@ context_tokens = 0x2000
         let told = error.to_string();
         assert!(told.starts_with("toolwarden.toml:2: api_key is a text"), "{told}");
         assert!(told.contains("no setting \"api_keys\"") && !told.contains("sk-secret"), "{told}");
+    }
+
+    #[test]
+    fn limits_of_commands_are_read() {
+        let config = ModelConfig::from_toml("[commands]\nmax_processes = 100\nmax_memory_mib = 512\n", "f").unwrap();
+        assert_eq!((config.commands.processes_max, config.commands.memory_bytes_max), (Some(100), Some(512 << 20)));
+        let error = ModelConfig::from_toml("[commands]\nmax_processes = 0\nmax_memory = \"1G\"\n", "f").unwrap_err();
+        let told = error.to_string();
+        assert!(told.contains("f:2: max_processes is a whole number from 1"), "{told}");
+        assert!(told.contains("f:3: there is no setting \"max_memory\"") && told.contains("max_memory_mib"), "{told}");
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl TogetherError {
 }
 
 /// Makes the changes in their order; takes back what was made when one fails.
-pub(super) fn one_by_one<F: Files + ?Sized>(
+pub fn one_by_one<F: Files + ?Sized>(
     files: &F,
     changes: &[FileChange<'_>],
     go_on: &dyn Fn() -> bool,

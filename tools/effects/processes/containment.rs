@@ -46,6 +46,48 @@ pub struct CgroupPlan {
     pub memory_bytes_max: Option<u64>,
 }
 
+/// What each command of a session may use at the most; given to
+/// [`Processes::limited`](crate::effects::processes::Processes::limited).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CommandLimits {
+    /// The most processes and threads of one command at a time, at least [`PROCESSES_MIN`]; none means no bound.
+    pub processes_max: Option<u32>,
+    /// The most memory of one command, in bytes, at least [`MEMORY_BYTES_MIN`]; none means no bound.
+    pub memory_bytes_max: Option<u64>,
+}
+
+/// The least number of processes that a command can be limited to.
+pub const PROCESSES_MIN: u32 = 1;
+/// The least memory that a command can be limited to, in bytes: below it not even a shell starts.
+pub const MEMORY_BYTES_MIN: u64 = 4 * 1024 * 1024;
+
+impl CommandLimits {
+    /// Whether nothing is limited.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// How commands are to be held so that they keep to these limits.
+    ///
+    /// # Errors
+    /// [`Unavailable::Limits`] where a level cannot hold any, and [`Unavailable::LimitRange`].
+    pub(crate) fn held_with(self, containment: &Containment) -> Result<Containment, Unavailable> {
+        let plan = match containment {
+            Containment::SubReaper => CgroupPlan::default(),
+            Containment::Cgroup(plan) => plan.clone(),
+            Containment::PidNamespace => return Err(Unavailable::Limits { level: containment.level() }),
+        };
+        let Self { processes_max, memory_bytes_max } = self;
+        if processes_max.is_some_and(|most| most < PROCESSES_MIN) {
+            return Err(Unavailable::LimitRange { limit: CgroupLimit::Processes, least: PROCESSES_MIN.into() });
+        }
+        if memory_bytes_max.is_some_and(|most| most < MEMORY_BYTES_MIN) {
+            return Err(Unavailable::LimitRange { limit: CgroupLimit::Memory, least: MEMORY_BYTES_MIN });
+        }
+        Ok(Containment::Cgroup(CgroupPlan { processes_max, memory_bytes_max, ..plan }))
+    }
+}
+
 impl CgroupPlan {
     /// The folder that cgroups are made in.
     ///
@@ -129,9 +171,27 @@ pub enum Unavailable {
         /// The system's number for the reason.
         errno: i32,
     },
-    /// A limit was given that the folder's controllers cannot hold.
+    /// Limits were given to a runner that can hold none.
     #[error(
-        "{} cannot be set on cgroups in {} ({}); give a folder without processes whose controllers ({}) are there",
+        "commands that run at the level {} cannot be limited in processes or memory; limits need the level cgroup, \
+         which holds all that sub_reaper does", .level.as_str()
+    )]
+    Limits {
+        /// The level of the runner.
+        level: ContainmentLevel,
+    },
+    /// A limit was given under which no command can run.
+    #[error("{} must be at least {least}", .limit.file())]
+    LimitRange {
+        /// Which.
+        limit: CgroupLimit,
+        /// The least that is taken.
+        least: u64,
+    },
+    /// A limit was given that no controller can hold here.
+    #[error(
+        "{} cannot be set on cgroups in {} ({}); the controller {} must be in that folder, which then must hold no \
+         process itself, or in a hierarchy of cgroup v1 that may be written",
         .limit.file(), .parent.display(), words(*.errno), .limit.controller()
     )]
     CgroupLimit {
@@ -157,6 +217,8 @@ impl Unavailable {
             Self::CgroupKill { .. } => "cgroup_kill",
             Self::CgroupJoin { .. } => "cgroup_join",
             Self::CgroupLimit { .. } => "cgroup_limit",
+            Self::Limits { .. } => "limits",
+            Self::LimitRange { .. } => "limit_range",
         }
     }
 }
@@ -190,4 +252,34 @@ impl CgroupLimit {
 
 fn words(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CgroupLimit, CgroupPlan, CommandLimits, Containment, MEMORY_BYTES_MIN, Unavailable};
+    use crate::effects::processes::ContainmentLevel;
+
+    #[test]
+    fn limits_take_a_cgroup_and_say_when_they_cannot_have_one() {
+        let limits = CommandLimits { processes_max: Some(20), memory_bytes_max: Some(64 << 20) };
+        let parent = Some("/sys/fs/cgroup/mine".into());
+        let plan = |parent| {
+            Containment::Cgroup(CgroupPlan { parent, processes_max: Some(20), memory_bytes_max: Some(64 << 20) })
+        };
+        assert_eq!(limits.held_with(&Containment::SubReaper), Ok(plan(None)));
+        let chosen = CgroupPlan { parent: parent.clone(), ..CgroupPlan::default() };
+        assert_eq!(limits.held_with(&Containment::Cgroup(chosen)), Ok(plan(parent)));
+        let refused = limits.held_with(&Containment::PidNamespace).unwrap_err();
+        assert_eq!(refused, Unavailable::Limits { level: ContainmentLevel::PidNamespace });
+        assert!(refused.to_string().contains("need the level cgroup"), "{refused}");
+    }
+
+    #[test]
+    fn limits_under_which_nothing_runs_are_refused_with_the_least_that_is_taken() {
+        let of = |processes_max, memory_bytes_max| {
+            CommandLimits { processes_max, memory_bytes_max }.held_with(&Containment::SubReaper).unwrap_err()
+        };
+        assert_eq!(of(Some(0), None), Unavailable::LimitRange { limit: CgroupLimit::Processes, least: 1 });
+        assert_eq!(of(None, Some(MEMORY_BYTES_MIN - 1)).to_string(), "memory.max must be at least 4194304");
+    }
 }

@@ -22,6 +22,7 @@
 //! - **They hold nothing of the host** but the sockets they were given: no memory, no locks, no environment.
 
 pub(super) mod cgroup;
+mod controller;
 mod enclosure;
 mod fork;
 pub mod guarded;

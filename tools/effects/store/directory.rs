@@ -4,7 +4,7 @@
 //! format                   which version this is
 //! epoch                    how many processes have numbered events here
 //! lock                     held while a session is made, or what a dead process left is put right
-//! sessions/ID/facts.log    records, one a fact
+//! sessions/ID/facts.log    records, one a fact; without those of long ago that a snapshot holds
 //! sessions/ID/snapshot     the last generation, replaced by renaming
 //! sessions/ID/lock         held by the one writer, and says who that is
 //! sessions/ID/damaged-N-M  what was put aside from byte N on, the M-th time
@@ -14,7 +14,8 @@
 //! A batch with one session's facts is written to its log and synced. A batch of many sessions is written to their
 //! logs without, then to one commit log, which is synced: one wait for all of them. A log whose machine lost power
 //! before it was synced is filled up from the commit log of the dead process. What must stay true: a commit log goes
-//! only after every log that it covers was synced.
+//! only after every log that it covers was synced. A log that has become long loses its front, which a snapshot holds:
+//! the rest is written aside and renamed, with the last fact that the snapshot holds, so that it says where it begins.
 
 mod commit_log;
 pub mod medium;
@@ -403,6 +404,24 @@ impl DirectoryStore {
         }
     }
 
+    /// Puts a log that holds only these bytes in the place of the one that there is.
+    fn shorten(&self, held: &mut Held, rest: &[u8]) -> Result<(), StoreError> {
+        let path = held.folder.join("facts.log");
+        let replaced = self.replace(&path, rest);
+        // Whichever of the two it is now, it is whole, and what comes next belongs behind its end.
+        let reopened = open_file(&path).and_then(|file| file.metadata().map(|found| (file, found.len())));
+        match reopened {
+            Ok((log, bytes)) => (held.log, held.bytes) = (log, bytes),
+            Err(error) => {
+                held.broken = Some(error.to_string());
+                return Err(fail("open", &path, &error));
+            }
+        }
+        replaced?;
+        held.dirty = false;
+        Ok(())
+    }
+
     fn hold(
         &self,
         session: &SessionId,
@@ -534,6 +553,27 @@ impl Store for DirectoryStore {
         emptied.map_err(|error| fail("empty", &held.folder.join("facts.log"), &error))?;
         (held.bytes, held.next) = (0, None);
         Ok(aside)
+    }
+
+    fn compact(&self, session: &SessionId, through: u64, kept_bytes: u64) -> Result<u64, StoreError> {
+        let held = self.holding(session)?;
+        let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(message) = &held.broken {
+            return Err(StoreError::Broken { session: session.clone(), message: message.clone() });
+        }
+        if held.bytes <= kept_bytes {
+            return Ok(0);
+        }
+        let bytes = read_bounded(&held.folder.join("facts.log"), LOG_BYTES_MAX)?.unwrap_or_default();
+        let (before, found) = (held.bytes, scan(bytes));
+        // What is not whole is left for the next open, which says so.
+        let is_whole = u64::try_from(found.whole_bytes) == Ok(before) && found.damage.is_none();
+        let Some(rest) = found.log.bytes_from(through).filter(|_| is_whole) else { return Ok(0) };
+        if u64::try_from(rest.len()) == Ok(before) {
+            return Ok(0);
+        }
+        self.shorten(&mut held, rest)?;
+        Ok(before.saturating_sub(held.bytes))
     }
 
     fn release(&self, session: &SessionId) {

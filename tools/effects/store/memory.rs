@@ -114,6 +114,20 @@ impl Store for MemoryStore {
         }
     }
 
+    fn compact(&self, session: &SessionId, through: u64, kept_bytes: u64) -> Result<u64, StoreError> {
+        let mut sessions = self.sessions();
+        let kept = sessions.get_mut(session).filter(|kept| kept.held);
+        let kept = kept.ok_or_else(|| StoreError::NotHeld { session: session.clone() })?;
+        if kept.log.len() as u64 <= kept_bytes {
+            return Ok(0);
+        }
+        let found = scan(kept.log.clone());
+        let Some(rest) = found.log.bytes_from(through) else { return Ok(0) };
+        let gone = kept.log.len() - rest.len();
+        kept.log = rest.to_vec();
+        Ok(gone as u64)
+    }
+
     fn release(&self, session: &SessionId) {
         if let Some(kept) = self.sessions().get_mut(session) {
             kept.held = false;

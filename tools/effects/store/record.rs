@@ -59,6 +59,13 @@ impl Log {
         self.records.len()
     }
 
+    /// The bytes of the log from the record with this sequence on; none when it is not there.
+    pub(crate) fn bytes_from(&self, sequence: u64) -> Option<&[u8]> {
+        let (_, range) = self.records.iter().find(|(found, _)| *found == sequence)?;
+        let end = self.records.last()?.1.end;
+        self.bytes.get(range.start - HEADER_BYTES..end)
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()

@@ -315,3 +315,81 @@ fn a_session_is_made_whole_or_not_at_all() {
     store.create(&id("b"), None, None).unwrap();
     assert_eq!(store.look(&id("b")).unwrap().snapshot, None);
 }
+
+#[test]
+fn a_long_log_loses_what_its_snapshot_holds_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let stores: [Box<dyn Store>; 2] = [Box::new(at(folder.path())), Box::new(MemoryStore::default())];
+    for store in stores {
+        store.create(&id("a"), None, None).unwrap();
+        assert!(store.append(&(1..=9).map(|number| fact("a", number)).collect::<Vec<_>>()).iter().all(Result::is_ok));
+        store.save_snapshot(&id("a"), b"the first seven").unwrap();
+        // A log that is not long yet, and a fact that it does not hold.
+        assert_eq!(store.compact(&id("a"), 7, 10_000), Ok(0));
+        assert_eq!(store.compact(&id("a"), 70, 0), Ok(0));
+        assert_eq!(store.compact(&id("a"), 7, 0), Ok(6 * 27));
+        // The last one that is held elsewhere stays, and says where the log begins.
+        assert_eq!(texts(&store.look(&id("a")).unwrap()), ["a 7", "a 8", "a 9"]);
+        assert_eq!(store.compact(&id("a"), 7, 0), Ok(0), "there is nothing more before it");
+        assert_eq!(store.append(&[fact("a", 10)]), [Ok(())]);
+        store.release(&id("a"));
+        assert!(matches!(store.compact(&id("a"), 9, 0), Err(StoreError::NotHeld { .. })));
+        let found = store.open(&id("a"), OnDamage::Refuse).unwrap();
+        assert_eq!(texts(&found), ["a 7", "a 8", "a 9", "a 10"]);
+        assert_eq!((found.torn_bytes, found.damage), (0, None));
+        assert_eq!(store.append(&[fact("a", 11)]), [Ok(())]);
+    }
+}
+
+// A commit log that covers facts which were cut off since does not bring them back.
+#[test]
+fn what_was_cut_off_does_not_come_back_from_a_commit_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = at(folder.path());
+    for session in ["a", "b"] {
+        store.create(&id(session), None, None).unwrap();
+    }
+    assert!(store.append(&[fact("a", 1), fact("a", 2), fact("b", 1)]).iter().all(Result::is_ok));
+    assert_eq!(store.append(&[fact("a", 3)]), [Ok(())]);
+    store.compact(&id("a"), 3, 0).unwrap();
+    drop(store);
+    let store = at(folder.path());
+    assert_eq!(texts(&store.open(&id("a"), OnDamage::Refuse).unwrap()), ["a 3"]);
+    assert_eq!(store.append(&[fact("a", 4)]), [Ok(())]);
+}
+
+#[test]
+fn a_cut_that_fails_at_any_step_leaves_a_whole_log_that_goes_on() {
+    let mut failures = 0;
+    for fails_at in 1.. {
+        let folder = tempfile::tempdir().unwrap();
+        let store = at(folder.path());
+        store.create(&id("a"), None, None).unwrap();
+        store.append(&(1..=6).map(|number| fact("a", number)).collect::<Vec<_>>());
+        drop(store);
+        let medium =
+            Arc::new(Failing { fails_at: u64::MAX, steps: AtomicU64::new(0), kind: io::ErrorKind::StorageFull });
+        let store = DirectoryStore::with_medium(folder.path(), Durability::Synced, Arc::clone(&medium) as _).unwrap();
+        store.open(&id("a"), OnDamage::Refuse).unwrap();
+        medium.steps.store(u64::MAX - fails_at, Ordering::Relaxed);
+        let cut = store.compact(&id("a"), 4, 0);
+        medium.steps.store(0, Ordering::Relaxed);
+        // There is room again.
+        assert_eq!(store.append(&[fact("a", 7)]), [Ok(())], "step {fails_at}");
+        drop(store);
+        let found = at(folder.path()).open(&id("a"), OnDamage::Refuse).unwrap();
+        assert_eq!((found.log.last_sequence(), found.torn_bytes, found.damage), (Some(7), 0, None), "step {fails_at}");
+        match cut {
+            Ok(gone) => {
+                assert_eq!((gone, found.log.first_sequence()), (3 * 27, Some(4)));
+                break;
+            }
+            Err(error) => {
+                failures += 1;
+                assert!(error.to_string().contains("make room"), "{error}");
+                assert!([Some(1), Some(4)].contains(&found.log.first_sequence()), "step {fails_at}");
+            }
+        }
+    }
+    assert!(failures >= 4, "only {failures} steps failed");
+}

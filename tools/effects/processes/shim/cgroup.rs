@@ -2,7 +2,7 @@
 //!
 //! The kernel kills everything in a cgroup by one word, also what this user may not signal, and says when it is
 //! empty. What must stay true: a cgroup is removed only when it is empty, and a limit that was asked for is set
-//! before anything runs.
+//! before anything runs: in the same folder where its controller is there, else in the controller's own hierarchy.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::unistd::Pid;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat};
 
+use super::controller::{ControllerLeaf, ControllerParent};
 use super::wire::{Fault, Step};
 use crate::effects::processes::containment::{CgroupLimit, CgroupPlan};
 
@@ -26,6 +27,8 @@ const DEPTH_MAX: usize = 32;
 pub(super) struct CgroupParent {
     folder: OwnedFd,
     limits: Vec<(CgroupLimit, String)>,
+    /// Where the limits are set whose controllers are not in the folder.
+    elsewhere: Vec<ControllerParent>,
 }
 
 /// The cgroup of one command.
@@ -33,6 +36,7 @@ pub(super) struct Leaf {
     parent: OwnedFd,
     name: String,
     folder: OwnedFd,
+    elsewhere: Vec<ControllerLeaf>,
 }
 
 /// The name of the cgroup of a warden's command.
@@ -49,12 +53,19 @@ impl CgroupParent {
         let folder = open_folder(CWD, folder).map_err(|errno| Fault::of(Step::CgroupMake, errno))?;
         let processes = plan.processes_max.map(|most| (CgroupLimit::Processes, most.to_string()));
         let memory = plan.memory_bytes_max.map(|most| (CgroupLimit::Memory, most.to_string()));
-        let limits: Vec<_> = processes.into_iter().chain(memory).collect();
-        for (limit, _) in &limits {
-            let word = format!("+{}", limit.controller());
-            write(folder.as_fd(), "cgroup.subtree_control", &word).map_err(|errno| Fault::of(limit.step(), errno))?;
+        let mut parent = Self { folder, limits: Vec::new(), elsewhere: Vec::new() };
+        let controllers = read(parent.folder.as_fd(), "cgroup.controllers").unwrap_or_default();
+        for (limit, most) in processes.into_iter().chain(memory) {
+            if controllers.split_ascii_whitespace().any(|controller| controller == limit.controller()) {
+                let word = format!("+{}", limit.controller());
+                write(&parent.folder, "cgroup.subtree_control", &word)
+                    .map_err(|errno| Fault::of(limit.step(), errno))?;
+                parent.limits.push((limit, most));
+            } else {
+                parent.elsewhere.push(ControllerParent::open(limit, &most)?);
+            }
         }
-        Ok(Self { folder, limits })
+        Ok(parent)
     }
 
     /// Makes the cgroup of a command. One that is left of a process that had the same pid is replaced.
@@ -73,11 +84,22 @@ impl CgroupParent {
             }
             made => made.map_err(fault)?,
         }
-        let leaf = self.find(&name).map_err(fault)?.ok_or(Fault::of(Step::CgroupMake, rustix::io::Errno::NOENT))?;
+        let mut leaf = self.find(&name).map_err(fault)?.ok_or(Fault::of(Step::CgroupMake, rustix::io::Errno::NOENT))?;
         for (limit, most) in &self.limits {
-            if let Err(errno) = write(leaf.folder.as_fd(), limit.file(), most) {
+            if let Err(errno) = write(&leaf.folder, limit.file(), most) {
                 leaf.remove();
                 return Err(Fault::of(limit.step(), errno));
+            }
+        }
+        // What is left of a process with the same pid was found with the folder.
+        leaf.elsewhere.drain(..).for_each(|left| left.remove());
+        for parent in &self.elsewhere {
+            match parent.make(&name) {
+                Ok(made) => leaf.elsewhere.push(made),
+                Err(fault) => {
+                    leaf.remove();
+                    return Err(fault);
+                }
             }
         }
         Ok(leaf)
@@ -91,7 +113,8 @@ impl CgroupParent {
             Err(errno) => return Err(errno),
         };
         let parent = rustix::io::fcntl_dupfd_cloexec(&self.folder, 0)?;
-        Ok(Some(Leaf { parent, name: name.to_owned(), folder }))
+        let elsewhere = self.elsewhere.iter().filter_map(|parent| parent.find(name)).collect();
+        Ok(Some(Leaf { parent, name: name.to_owned(), folder, elsewhere }))
     }
 }
 
@@ -101,12 +124,20 @@ impl Leaf {
         self.folder.as_fd()
     }
 
+    /// Puts this process where those limits are that the folder itself does not hold.
+    ///
+    /// # Errors
+    /// What cannot be done here; then the process must not go on.
+    pub(super) fn join_elsewhere(&self) -> Result<(), Fault> {
+        self.elsewhere.iter().try_for_each(ControllerLeaf::join)
+    }
+
     /// Kills everything in it, and whatever is started there meanwhile.
     ///
     /// # Errors
     /// The system's; not found where the kernel does not know how.
     pub(super) fn kill(&self) -> Result<(), rustix::io::Errno> {
-        write(self.folder.as_fd(), "cgroup.kill", "1")
+        write(&self.folder, "cgroup.kill", "1")
     }
 
     /// Whether something runs in it. What cannot be read is taken to be populated, unless it is gone.
@@ -130,6 +161,7 @@ impl Leaf {
             remove_beneath(self.folder.as_fd(), DEPTH_MAX, &mut left);
             let _ = unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR);
         }
+        self.elsewhere.iter().for_each(ControllerLeaf::remove);
     }
 }
 
@@ -151,12 +183,12 @@ fn remove_beneath(folder: BorrowedFd<'_>, depth: usize, left: &mut usize) {
     }
 }
 
-fn open_folder(beneath: impl std::os::fd::AsFd, path: &Path) -> Result<OwnedFd, rustix::io::Errno> {
+pub(super) fn open_folder(beneath: impl std::os::fd::AsFd, path: &Path) -> Result<OwnedFd, rustix::io::Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(beneath, path, flags, Mode::empty())
 }
 
-fn write(folder: BorrowedFd<'_>, file: &str, text: &str) -> Result<(), rustix::io::Errno> {
+pub(super) fn write(folder: impl std::os::fd::AsFd, file: &str, text: &str) -> Result<(), rustix::io::Errno> {
     let file = openat(folder, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(file, text.as_bytes()).map(|_| ())
 }
@@ -208,7 +240,7 @@ fn folder_in(mounts: &str, membership: &str) -> Option<PathBuf> {
 }
 
 /// A path of `mountinfo`, where space, tab, newline and backslash stand as three octal digits.
-fn unescaped(field: &str) -> String {
+pub(super) fn unescaped(field: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     escapes.iter().fold(field.to_owned(), |text, (escape, sign)| text.replace(escape, sign))
 }

@@ -4,7 +4,7 @@
 //! available is known before any command is taken.
 
 use std::io::Read as _;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
@@ -135,9 +135,9 @@ impl Ward {
 
 impl Hold<'_> {
     /// What the command is born into.
-    pub(super) fn cgroup(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn cgroup(&self) -> Option<&Leaf> {
         match self {
-            Self::Cgroup(leaf) => Some(leaf.folder()),
+            Self::Cgroup(leaf) => Some(leaf),
             Self::Children | Self::Namespace(_) => None,
         }
     }
@@ -225,9 +225,22 @@ fn try_namespace(kind: NamespaceKind, owner: Owner) -> Result<(), Fault> {
 /// Has a process born in a cgroup, and the kernel kill what is in it.
 fn try_leaf(leaf: &Leaf) -> Result<(), Fault> {
     leaf.kill().map_err(|errno| Fault::of(Step::CgroupKill, errno))?;
-    let child = fork_into(Birth { cgroup: Some(leaf.folder()), ..Birth::default() }, || 0);
     let of = |error: std::io::Error| Fault { step: Step::CgroupJoin, errno: error.raw_os_error().unwrap_or_default() };
+    let (near, far) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| of(error.into()))?;
+    let child = fork_into(Birth { cgroup: Some(leaf.folder()), ..Birth::default() }, || match leaf.join_elsewhere() {
+        Ok(()) => 0,
+        Err(fault) => {
+            let _ = rustix::io::write(&far, &Report::Unavailable { fault }.to_bytes());
+            BROKEN
+        }
+    });
     let child = child.map_err(of)?;
+    drop(far);
+    let mut told = Vec::new();
+    std::fs::File::from(near).read_to_end(&mut told).map_err(of)?;
     let _ = waitpid(child, None);
-    Ok(())
+    match Report::take(&mut told) {
+        Ok(Some(Report::Unavailable { fault })) => Err(fault),
+        _ => Ok(()),
+    }
 }

@@ -21,7 +21,7 @@ use crate::cancellation::{CancelReason, Cancellation};
 use crate::effects::processes::confinement::checked::Checked;
 use crate::effects::processes::confinement::kernel::KernelSupport;
 use crate::effects::processes::confinement::{ConfinementError, Step};
-use crate::effects::processes::containment::{Containment, Unavailable};
+use crate::effects::processes::containment::{CommandLimits, Containment, Unavailable};
 use crate::effects::processes::pipes::Pipes;
 use crate::effects::processes::system::{find_program, refusal};
 use crate::effects::processes::{
@@ -99,6 +99,16 @@ impl Processes for GuardedProcesses {
             }
             let source = io::Error::other("the shim was killed again and again before it took the command");
             Err(ProcessError::Start { program: command.program.clone(), source })
+        })
+    }
+
+    fn limited(&self, limits: CommandLimits) -> BoxFuture<'static, Result<Arc<dyn Processes>, Unavailable>> {
+        let (shim, kernel) = (Arc::clone(&self.shim), self.kernel);
+        Box::pin(async move {
+            let containment = limits.held_with(shim.containment())?;
+            let limited = Self { shim: Arc::new(shim.held_with(containment)), kernel };
+            limited.probe().await?;
+            Ok(Arc::new(limited) as _)
         })
     }
 }

@@ -56,8 +56,8 @@ pub(super) struct Handle {
 struct Keeper {
     calls: OwnedFd,
     host: BlockingStream,
-    /// Where it makes cgroups.
-    cgroups: Option<PathBuf>,
+    /// Where it makes cgroups, and what those may hold.
+    cgroups: Option<CgroupPlan>,
     level: ContainmentLevel,
 }
 
@@ -102,6 +102,16 @@ impl Handle {
     /// The level that commands run at, or are refused.
     pub(super) fn level(&self) -> ContainmentLevel {
         self.containment.level()
+    }
+
+    /// What commands are held with.
+    pub(super) fn containment(&self) -> &Containment {
+        &self.containment
+    }
+
+    /// Another one of the same program.
+    pub(super) fn held_with(&self, containment: Containment) -> Self {
+        Self::new(self.executable.clone(), containment)
     }
 
     /// Sees to it that a keeper is there, which has tried out the level.
@@ -186,7 +196,7 @@ impl Keeper {
                 let error = io::Error::from_raw_os_error(errno);
                 Err(named(executable, "cannot be the shim here", error).into())
             }
-            Ok(Ok(Some(Report::Unavailable { fault }))) => Err(fault.reason(&cgroups.unwrap_or_default()).into()),
+            Ok(Ok(Some(Report::Unavailable { fault }))) => Err(fault.reason(&parent_of(cgroups.as_ref())).into()),
             _ => refused("did not answer as a shim; its main must call shim::enter_if_asked before anything else"),
         }
     }
@@ -199,10 +209,15 @@ impl Keeper {
 }
 
 /// What the keeper is told: where cgroups are made is found by the host, whose errors name it.
-fn placed(containment: &Containment) -> Result<(Containment, Option<PathBuf>), Unavailable> {
+fn placed(containment: &Containment) -> Result<(Containment, Option<CgroupPlan>), Unavailable> {
     let Containment::Cgroup(plan) = containment else { return Ok((containment.clone(), None)) };
-    let parent = plan.folder()?;
-    Ok((Containment::Cgroup(CgroupPlan { parent: Some(parent.clone()), ..plan.clone() }), Some(parent)))
+    let plan = CgroupPlan { parent: Some(plan.folder()?), ..plan.clone() };
+    Ok((Containment::Cgroup(plan.clone()), Some(plan)))
+}
+
+/// The folder that errors name.
+fn parent_of(plan: Option<&CgroupPlan>) -> PathBuf {
+    plan.and_then(|plan| plan.parent.clone()).unwrap_or_default()
 }
 
 /// Sends bytes with descriptors in one message, waiting while the socket is full; how many bytes it took.
@@ -286,7 +301,7 @@ impl Handed {
 
     /// Why the command cannot be held as it should be.
     pub(super) fn reason(&self, fault: Fault) -> Unavailable {
-        fault.reason(self.keeper.cgroups.as_deref().unwrap_or(Path::new("")))
+        fault.reason(&parent_of(self.keeper.cgroups.as_ref()))
     }
 
     /// Whether somebody will take the command, if nobody has.
@@ -315,7 +330,7 @@ impl Handed {
         };
         match (timeout(SWEEP_WAIT, swept).await, &self.keeper.cgroups) {
             (Ok(Ok(Some(Report::Gone { survivors, .. }))), _) => Ok(survivors),
-            (_, Some(parent)) => end_cgroup(parent, warden).await,
+            (_, Some(plan)) => end_cgroup(plan, warden).await,
             _ => Err(io::Error::other(match self.keeper.level {
                 ContainmentLevel::PidNamespace => "its shim was killed as a whole, and the kernel ends what it started",
                 _ => "its shim was killed as a whole, so what it started may still run",
@@ -325,8 +340,8 @@ impl Handed {
 }
 
 /// Kills what is in the cgroup of a warden that is gone together with its keeper; the pids of what survives.
-async fn end_cgroup(parent: &Path, warden: i32) -> io::Result<Vec<u32>> {
-    let parent = CgroupParent::open(parent, &CgroupPlan::default());
+async fn end_cgroup(plan: &CgroupPlan, warden: i32) -> io::Result<Vec<u32>> {
+    let parent = CgroupParent::open(&parent_of(Some(plan)), plan);
     let parent = parent.map_err(|fault| io::Error::from_raw_os_error(fault.errno))?;
     let Some(leaf) = parent.find(&leaf_name(Pid::from_raw(warden)))? else { return Ok(Vec::new()) };
     let emptied = async {

@@ -13,7 +13,7 @@ use std::convert::Infallible;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,7 @@ use nix::unistd::{Pid, execve, mkdtemp, setsid};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::cgroup::Leaf;
 use super::fork::{BROKEN, Birth, fork_into, restore_signals};
 use super::wire::{Report, Request};
 use crate::effects::processes::confinement::{Step, Unconfined, enforce};
@@ -53,15 +54,14 @@ pub(super) struct Launched {
 ///
 /// # Errors
 /// What to report.
-pub(super) fn launch(request: &Request, streams: &Streams, cgroup: Option<BorrowedFd<'_>>) -> Result<Launched, Report> {
-    if request.confinement.is_none() && cgroup.is_none() {
+pub(super) fn launch(request: &Request, streams: &Streams, leaf: Option<&Leaf>) -> Result<Launched, Report> {
+    if request.confinement.is_none() && leaf.is_none() {
         let leader = spawn(request, streams).map_err(failed)?;
         return Ok(Launched { leader, temporary: None });
     }
     let place = request.confinement.as_ref().and_then(|checked| checked.temporary.as_deref());
     let temporary = place.map(Temporary::new).transpose().map_err(unconfined)?;
-    let birth = Birth { cgroup, awaits_exec: true, namespace: None };
-    let leader = fork_and_exec(request, streams, birth, temporary.as_ref())?;
+    let leader = fork_and_exec(request, streams, leaf, temporary.as_ref())?;
     Ok(Launched { leader, temporary })
 }
 
@@ -82,15 +82,17 @@ fn spawn(request: &Request, streams: &Streams) -> Result<Pid, Errno> {
 fn fork_and_exec(
     request: &Request,
     streams: &Streams,
-    birth: Birth<'_>,
+    leaf: Option<&Leaf>,
     temporary: Option<&Temporary>,
 ) -> Result<Pid, Report> {
     let environment = temporary.map(|folder| folder.among(&request.environment));
     let environment = environment.as_ref().unwrap_or(&request.environment);
     // Its far end closes with exec; before that a report may come.
     let (near, far) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(errno(error)))?;
+    let birth = Birth { cgroup: leaf.map(Leaf::folder), awaits_exec: true, namespace: None };
     let forked = fork_into(birth, || {
-        let Err(report) = become_command(request, streams, environment, temporary);
+        let joined = leaf.map_or(Ok(()), Leaf::join_elsewhere).map_err(|fault| Report::Unavailable { fault });
+        let Err(report) = joined.and_then(|()| become_command(request, streams, environment, temporary));
         let _ = rustix::io::write(&far, &report.to_bytes());
         BROKEN
     });

@@ -1,0 +1,314 @@
+//! Planted faults of changing files: conflicts that are not heard of, half changes, leftovers, wrong orders.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+use toolwarden_tools::builtin::{batch, edit, write};
+use toolwarden_tools::cancellation::CancelReason;
+use toolwarden_tools::context::ToolContext;
+use toolwarden_tools::declaration::Capabilities;
+use toolwarden_tools::effects::files::together::{FileChange, TogetherError};
+use toolwarden_tools::effects::files::{
+    Expected, FileError, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement,
+};
+use toolwarden_tools::outcome::ToolOutcome;
+use toolwarden_tools::tool::{Subject, Tool, ToolFuture, ToolSpec};
+use toolwarden_tools::workspace_path::WorkspacePath;
+
+use super::{Planted, Wrap};
+use crate::twins::files::PretendedFiles;
+
+/// All of them.
+pub(super) const DISK: [Planted; 9] = [
+    files(
+        "conflict-unheard",
+        "a change ignores what must be there",
+        Slip::IgnoresConflicts,
+        "world-edits",
+        "marks",
+        60,
+    ),
+    files(
+        "half-a-patch",
+        "of several changes the first is made, and then none",
+        Slip::StopsHalf,
+        "world-patches",
+        "marks",
+        60,
+    ),
+    files(
+        "not-taken-back",
+        "what was changed stays when a later change fails",
+        Slip::KeepsHalf,
+        "world-patches",
+        "marks",
+        200,
+    ),
+    files("not-synced", "a change is told before it is synced", Slip::Unsynced, "world-edits", "marks", 200),
+    files(
+        "temporary-left",
+        "a temporary stays when a change fails",
+        Slip::LeavesTemporary,
+        "world-downloads",
+        "files",
+        60,
+    ),
+    files(
+        "clobbered",
+        "a new file takes the place of another one",
+        Slip::Clobbers,
+        "world-downloads",
+        "downloads",
+        200,
+    ),
+    tool(
+        "batch-in-reverse",
+        "a batch begins with its last call",
+        "batch",
+        || Broken::of(Arc::new(batch::BatchTool::new()), Bend::Reversed),
+        "world-edits",
+        20,
+    ),
+    tool(
+        "done-twice",
+        "an edit is done again after it was done",
+        "edit",
+        || Broken::of(edit::tool(), Bend::Twice),
+        "world-edits",
+        20,
+    ),
+    tool(
+        "failure-untold",
+        "a write that failed says that it is done",
+        "write",
+        || Broken::of(write::tool(), Bend::Boasts),
+        "world-edits",
+        60,
+    ),
+];
+
+const fn files(
+    name: &'static str,
+    about: &'static str,
+    slip: Slip,
+    scenario: &'static str,
+    watcher: &'static str,
+    seeds_max: u64,
+) -> Planted {
+    let wrap: fn(PretendedFiles) -> Arc<dyn Files> = match slip {
+        Slip::IgnoresConflicts => |files| Slipping::over(files, Slip::IgnoresConflicts),
+        Slip::StopsHalf => |files| Slipping::over(files, Slip::StopsHalf),
+        Slip::KeepsHalf => |files| Slipping::over(files, Slip::KeepsHalf),
+        Slip::Unsynced => |files| Slipping::over(files, Slip::Unsynced),
+        Slip::LeavesTemporary => |files| Slipping::over(files, Slip::LeavesTemporary),
+        Slip::Clobbers => |files| Slipping::over(files, Slip::Clobbers),
+    };
+    Planted { name, about, scenario, watcher, seeds_max, wrap: Wrap::Files(wrap) }
+}
+
+const fn tool(
+    name: &'static str,
+    about: &'static str,
+    of: &'static str,
+    make: fn() -> Arc<dyn Tool>,
+    scenario: &'static str,
+    seeds_max: u64,
+) -> Planted {
+    Planted { name, about, scenario, watcher: "marks", seeds_max, wrap: Wrap::Tool { of, make } }
+}
+
+/// How files are broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Slip {
+    IgnoresConflicts,
+    StopsHalf,
+    KeepsHalf,
+    Unsynced,
+    LeavesTemporary,
+    Clobbers,
+}
+
+/// Files that are broken in one way.
+struct Slipping {
+    files: PretendedFiles,
+    slip: Slip,
+}
+
+impl Slipping {
+    fn over(files: PretendedFiles, slip: Slip) -> Arc<dyn Files> {
+        Arc::new(Self { files, slip })
+    }
+
+    /// Makes the changes one by one, and leaves those that were made when one fails.
+    fn some(&self, changes: &[FileChange<'_>], go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        for (index, change) in changes.iter().enumerate() {
+            let fails = |error: TogetherError| TogetherError { index: Some(index), ..error };
+            self.files.change_together(std::slice::from_ref(change), go_on).map_err(fails)?;
+        }
+        Ok(())
+    }
+}
+
+impl Files for Slipping {
+    fn canonical(&self, path: &WorkspacePath) -> Result<WorkspacePath, FileError> {
+        self.files.canonical(path)
+    }
+
+    fn stat(&self, path: &WorkspacePath, links: Links) -> Result<FileStat, FileError> {
+        self.files.stat(path, links)
+    }
+
+    fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
+        self.files.open(path)
+    }
+
+    fn folder_on_disk(&self) -> Option<&Path> {
+        None
+    }
+
+    fn list(&self, path: &WorkspacePath) -> Result<Vec<FolderEntry>, FileError> {
+        self.files.list(path)
+    }
+
+    fn takes_pieces(&self) -> bool {
+        true
+    }
+
+    fn begin(&self, path: &WorkspacePath) -> Result<Box<dyn NewFile>, FileError> {
+        let file = self.files.begin(path)?;
+        Ok(match self.slip {
+            Slip::LeavesTemporary | Slip::Clobbers => Box::new(SlippingFile { file: Some(file), slip: self.slip }),
+            _ => file,
+        })
+    }
+
+    fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
+        match self.slip {
+            Slip::IgnoresConflicts => {
+                self.files.replace(path, &Replacement { expected: Expected::Any, ..replacement.clone() })
+            }
+            Slip::Unsynced => {
+                self.files.scribble(&path.to_string(), replacement.bytes);
+                self.files.stat(path, Links::Follow)
+            }
+            _ => self.files.replace(path, replacement),
+        }
+    }
+
+    fn remove(&self, path: &WorkspacePath, expected: &Expected) -> Result<(), FileError> {
+        self.files.remove(path, expected)
+    }
+
+    fn change_together(&self, changes: &[FileChange<'_>], go_on: &dyn Fn() -> bool) -> Result<(), TogetherError> {
+        match self.slip {
+            Slip::StopsHalf => self.some(&changes[..changes.len().div_ceil(2)], go_on),
+            Slip::KeepsHalf => self.some(changes, go_on),
+            _ => self.files.change_together(changes, go_on),
+        }
+    }
+}
+
+/// A file in pieces that is broken in one way.
+struct SlippingFile {
+    file: Option<Box<dyn NewFile>>,
+    slip: Slip,
+}
+
+impl SlippingFile {
+    fn file(&self) -> Result<&dyn NewFile, FileError> {
+        self.file.as_deref().ok_or_else(|| FileError::NotFound { path: String::new() })
+    }
+}
+
+impl NewFile for SlippingFile {
+    fn reserve(&self, bytes: u64) -> Result<(), FileError> {
+        self.file()?.reserve(bytes)
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), FileError> {
+        self.file()?.write_at(bytes, at)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize, FileError> {
+        self.file()?.read_at(buffer, at)
+    }
+
+    fn set_size(&self, bytes: u64) -> Result<(), FileError> {
+        self.file()?.set_size(bytes)
+    }
+
+    fn put(&self, expected: &Expected, goes_on: &dyn Fn() -> Result<(), CancelReason>) -> Result<FileStat, FileError> {
+        let any = Expected::Any;
+        self.file()?.put(if self.slip == Slip::Clobbers { &any } else { expected }, goes_on)
+    }
+}
+
+impl Drop for SlippingFile {
+    fn drop(&mut self) {
+        if self.slip == Slip::LeavesTemporary {
+            // Never taken away: what a way out without its cleaning does.
+            std::mem::forget(self.file.take());
+        }
+    }
+}
+
+/// How a tool is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bend {
+    Reversed,
+    Twice,
+    Boasts,
+}
+
+/// A built-in tool that is broken in one way.
+struct Broken {
+    tool: Arc<dyn Tool>,
+    spec: ToolSpec,
+    bend: Bend,
+}
+
+impl Broken {
+    fn of(tool: Arc<dyn Tool>, bend: Bend) -> Arc<dyn Tool> {
+        let spec = ToolSpec { name: format!("broken_{}", tool.spec().name).as_str().into(), ..tool.spec().clone() };
+        Arc::new(Self { tool, spec, bend })
+    }
+}
+
+impl Tool for Broken {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn capabilities(&self, arguments: &Value) -> Capabilities {
+        self.tool.capabilities(arguments)
+    }
+
+    fn subject(&self, arguments: &Value) -> Subject {
+        self.tool.subject(arguments)
+    }
+
+    fn call<'a>(&'a self, ctx: &'a ToolContext, mut arguments: Value) -> ToolFuture<'a> {
+        Box::pin(async move {
+            match self.bend {
+                Bend::Reversed => {
+                    if let Some(calls) = arguments.get_mut("invocations").and_then(Value::as_array_mut) {
+                        calls.reverse();
+                    }
+                    self.tool.call(ctx, arguments).await
+                }
+                Bend::Twice => {
+                    let once = self.tool.call(ctx, arguments.clone()).await;
+                    if once.is_success() {
+                        self.tool.call(ctx, arguments).await;
+                    }
+                    once
+                }
+                Bend::Boasts => match self.tool.call(ctx, arguments).await {
+                    outcome if outcome.is_success() => outcome,
+                    _ => ToolOutcome::success("written"),
+                },
+            }
+        })
+    }
+}
