@@ -7,8 +7,6 @@
     reason = "what fails here fails the test, which looks at real files"
 )]
 
-#[path = "search/memory.rs"]
-mod memory;
 #[path = "search/relevance.rs"]
 mod relevance;
 #[path = "search/resident.rs"]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::search::words::FileWords;
 use crate::workspace_path::WorkspacePath;
 
-/// Most memory of the words of one root, in bytes: those of about twice as much text.
+/// Most memory of the words of one root, in bytes: those of several times as much text.
 pub const WORDS_BYTES_MAX: usize = 48 * 1024 * 1024;
 /// What an entry takes beside its words and its path, in bytes.
 const ENTRY_BYTES: usize = 128;
