@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::effects::files::{FileError, FileStat, Files, Links};
 use crate::effects::folder_watch::{Change, ChangeKind, FolderWatch, FolderWatches, WatchError};
+use crate::search::ranked_text::is_oversized;
 use crate::search::requirement::Requirement;
 use crate::search::rule_stack::speaks_of_rules;
 use crate::search::segment::{FileSet, Segment};
@@ -397,8 +398,10 @@ impl Knowledge {
     /// `text_bytes_max`, else those among `paths`.
     pub fn without_words(&self, paths: &[WorkspacePath], text_bytes_max: u64) -> Vec<(WorkspacePath, Content)> {
         let words = read(&self.words);
-        let lacks =
-            |content: Content| version_of(&self.segments, content).is_some_and(|(id, _)| words.get(id).is_none());
+        let lacks = |content: Content| {
+            let ranked = |extent| !is_oversized(extent) && !matches!(content, Content::Indexed { binary: true, .. });
+            version_of(&self.segments, content).is_some_and(|(id, extent)| ranked(extent) && words.get(id).is_none())
+        };
         let (mut all, mut bytes) = (Vec::new(), 0);
         let mut walk = TreeWalk::start(&self.tree, ROOT, None);
         while let Some(leaf) = walk.next_leaf() {
