@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use thiserror::Error;
-use toolwarden::embedding::{BuildError, Runtime, RuntimeBuilder};
+use toolwarden::embedding::{BuildError, Runtime};
 use toolwarden::models::Model;
 use toolwarden::models::catalog::ModelCatalog;
 use toolwarden::policy::{PermissionPolicy, PolicyError};
@@ -22,7 +22,6 @@ use toolwarden_tools::effects::processes::containment::Unavailable;
 use toolwarden_tools::effects::store::StoreError;
 use toolwarden_tools::effects::store::directory::{DirectoryStore, Durability};
 use toolwarden_tools::ids::SessionId;
-use toolwarden_tools::web::ssrf::Origin;
 use toolwarden_tools::workspace::object_store::bucket::BucketError;
 
 use crate::agents::load_agents;
@@ -38,6 +37,7 @@ use crate::models::{ModelsError, load_catalog, load_model, settings_file};
 use crate::sandbox::SandboxArgs;
 use crate::stop_signal::StopSignals;
 use crate::terminal::Screen;
+use crate::web::{EnvironmentProxyError, WebArgs};
 
 /// Largest policy file, in bytes.
 const POLICY_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -72,9 +72,8 @@ pub(crate) struct CallArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 
-    /// An origin that tools may ask although it is private, such as http://127.0.0.1:8080; may be given again
-    #[arg(long, value_name = "ORIGIN", value_parser = parse_origin)]
-    pub(crate) allow_origin: Vec<Origin>,
+    #[command(flatten)]
+    pub(crate) web: WebArgs,
 
     /// Write every event to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
@@ -89,10 +88,6 @@ pub(crate) struct CallArgs {
 
     #[command(flatten)]
     pub(crate) containment: HoldArgs,
-}
-
-pub(crate) fn parse_origin(text: &str) -> Result<Origin, String> {
-    Origin::parse(text).map_err(|error| error.to_string())
 }
 
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
@@ -159,8 +154,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) workspace: Option<&'a Path>,
     /// Where the store of a bucket is, if the workspace is one.
     pub(crate) bucket: BucketArgs,
-    /// Private origins that tools may ask.
-    pub(crate) allow_origin: Vec<Origin>,
+    /// How tools reach the web.
+    pub(crate) web: WebArgs,
     pub(crate) events: Option<&'a Path>,
     pub(crate) policy: Option<PermissionPolicy>,
     pub(crate) model: Option<Arc<dyn Model>>,
@@ -193,7 +188,7 @@ impl<'a> Plan<'a> {
         Self {
             workspace: Some(workspace),
             bucket: BucketArgs::default(),
-            allow_origin: Vec::new(),
+            web: WebArgs::default(),
             events: None,
             policy: None,
             model: None,
@@ -228,6 +223,9 @@ pub(crate) enum AssemblyError {
     /// The events have nowhere to go.
     #[error(transparent)]
     Events(#[from] EventsFileError),
+    /// The environment names a proxy that cannot be used.
+    #[error(transparent)]
+    Proxy(#[from] EnvironmentProxyError),
     /// Sessions are kept nowhere.
     #[error("no store is named; give --store DIR, or set {STORE_VARIABLE}")]
     NoStore,
@@ -270,6 +268,7 @@ impl AssemblyError {
             | Self::Events(_)
             | Self::Containment { .. }
             | Self::Bucket(_)
+            | Self::Proxy(_)
             | Self::NoStore => true,
             Self::Store(error) => matches!(error, StoreError::Newer { .. }),
             Self::Resume(error) => match error {
@@ -351,7 +350,7 @@ impl Assembly {
             store: plan.store,
             artifacts: plan.artifacts.take(),
             processes: Some(processes),
-            allow_origin: std::mem::take(&mut plan.allow_origin),
+            web: std::mem::take(&mut plan.web),
         };
         let runtime = start_runtime(parts, events_file, with).await?;
         let opened = async {
@@ -393,7 +392,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) store: Option<&'a Path>,
     pub(crate) artifacts: Option<FolderBlobs>,
     pub(crate) processes: Option<Arc<dyn Processes>>,
-    pub(crate) allow_origin: Vec<Origin>,
+    pub(crate) web: WebArgs,
 }
 
 /// A runtime on these parts.
@@ -413,7 +412,7 @@ pub(crate) async fn start_runtime(
         .secrets(secrets)
         .model_retries(catalog.config().retries)
         .event_sink(move || events_file.as_ref().and_then(EventsFile::sink));
-    builder = parts.allow_origin.into_iter().fold(builder, RuntimeBuilder::allow_origin);
+    builder = parts.web.apply(builder, &with.environment)?;
     if let Some(cache) = with.environment.cache_folder() {
         builder = builder.search_cache(cache);
     }

@@ -12,6 +12,8 @@ use toolwarden_tools::builtin::bash::allowed_environment;
 pub(crate) const STORE_VARIABLE: &str = "TOOLWARDEN_STORE";
 /// Names the file of settings.
 pub(crate) const CONFIG_VARIABLE: &str = "TOOLWARDEN_CONFIG";
+/// Name a proxy, the first one that is set.
+const PROXY_VARIABLES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
 /// Parts of a variable's name that make its value a secret.
 const SECRET_PARTS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
 /// Shortest value that is taken as a secret, in bytes: a shorter one would blot out ordinary text.
@@ -79,6 +81,12 @@ impl Environment {
         Some(cache.join("toolwarden"))
     }
 
+    /// The proxy that the environment names, by the usual variables in their usual order, with the variable's name.
+    pub(crate) fn proxy(&self) -> Option<(&'static str, &str)> {
+        let named = |name: &'static str| Some((name, self.variables.get(name)?.trim()));
+        PROXY_VARIABLES.into_iter().filter_map(named).find(|(_, proxy)| !proxy.is_empty())
+    }
+
     /// The folder that sessions are kept in when the command line names none.
     pub(crate) fn store(&self) -> Option<&Path> {
         self.variables.get(STORE_VARIABLE).filter(|folder| !folder.is_empty()).map(Path::new)
@@ -113,6 +121,13 @@ mod tests {
         assert_eq!(environment.secrets(), ["12345678", "abcdefghij"]);
         let passed: Vec<String> = environment.for_commands().into_keys().collect();
         assert_eq!(passed, ["HOME", "PATH"]);
+    }
+
+    #[test]
+    fn the_first_proxy_that_is_named_counts() {
+        assert_eq!(environment(&[("HTTPS_PROXY", " "), ("PATH", "/bin")]).proxy(), None);
+        let both = environment(&[("HTTPS_PROXY", ""), ("http_proxy", "b:1"), ("https_proxy", "a:1 ")]);
+        assert_eq!(both.proxy(), Some(("https_proxy", "a:1")));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod bucket;
 mod confirm;
 mod events_file;
 mod models;
+mod web;
 
 mod agents;
 mod attendant;

@@ -26,6 +26,7 @@ use toolwarden_tools::effects::blocking::off_thread;
 use toolwarden_tools::effects::dispatch::Dispatch;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::effects::files::FileError;
+use toolwarden_tools::effects::http::proxy::HttpProxy;
 use toolwarden_tools::effects::processes::confinement::Confinement;
 use toolwarden_tools::effects::processes::containment::{CommandLimits, Unavailable};
 use toolwarden_tools::effects::processes::system::SystemProcesses;
@@ -38,7 +39,7 @@ use toolwarden_tools::search::resident_index::ResidentIndexes;
 use toolwarden_tools::tool::{Lane, Tool};
 use toolwarden_tools::web::ssrf::Origin;
 use toolwarden_tools::workspace::seen::SeenFiles;
-use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
+use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, WriteAllowance, local};
 
 use crate::agent::Agents;
 use crate::agent::file::{AgentFile, AgentFilesError, ModelNames, NoModelNames};
@@ -160,6 +161,7 @@ pub struct RuntimeBuilder {
     kept_log_bytes: u64,
     retention: Option<RetentionLimits>,
     allowed_origins: Vec<Origin>,
+    proxy: Option<HttpProxy>,
     search_cache: Option<PathBuf>,
     schemas: Arc<SchemaCache>,
 }
@@ -297,6 +299,15 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Lets tools ask the public web through this proxy. Names are then resolved by the proxy, which must refuse what is
+    /// private behind them; addresses that are written out are judged here as ever, and allowed private origins are
+    /// asked directly.
+    #[must_use]
+    pub fn proxy(mut self, proxy: HttpProxy) -> Self {
+        self.proxy = Some(proxy);
+        self
+    }
+
     /// The folder in which indexes of searched workspaces are kept, so that the next process finds them; made when
     /// the first search has ended. Without this they are kept in memory as far as they fit there.
     #[must_use]
@@ -348,6 +359,7 @@ impl RuntimeBuilder {
             artifacts: Arc::new(ArtifactStore::new(blobs, self.artifact_limits)),
             live: DashMap::new(),
             allowed_origins: Arc::new(self.allowed_origins.into_iter().collect()),
+            proxy: self.proxy,
         });
         let tree = SupervisionTree::start(&kernel, self.make_sink, log.as_ref()).await?;
         let parts = Parts {
@@ -384,6 +396,7 @@ impl Runtime {
             kept_log_bytes: LOG_KEPT_BYTES,
             retention: None,
             allowed_origins: Vec::new(),
+            proxy: None,
             search_cache: None,
             schemas: Arc::default(),
         }
@@ -460,6 +473,7 @@ impl Runtime {
             command_output: None,
             leftover: Leftover::default(),
             sandbox: Confinement::default(),
+            allowance: WriteAllowance::default(),
             command_limits: CommandLimits::default(),
             content_adapter: None,
         }
@@ -566,6 +580,7 @@ pub struct SessionBuilder {
     command_output: Option<Arc<dyn CommandOutput>>,
     leftover: Leftover,
     sandbox: Confinement,
+    allowance: WriteAllowance,
     command_limits: CommandLimits,
     content_adapter: Option<Arc<dyn ContentAdapter>>,
 }
@@ -778,6 +793,14 @@ impl SessionBuilder {
         self
     }
 
+    /// What tools may write in a folder of this machine that they are refused otherwise: files with hard links, the `.git`
+    /// folder. A workspace that is given whole brings its own ([`local::open_allowing`]).
+    #[must_use]
+    pub fn write_allowance(mut self, allowance: WriteAllowance) -> Self {
+        self.allowance = allowance;
+        self
+    }
+
     /// Opens a session although its log is damaged: everything from the damage on is put aside, and the session goes
     /// on with what stands before it.
     #[must_use]
@@ -946,7 +969,7 @@ impl SessionBuilder {
         let capabilities = self.capabilities.or(kept.as_ref().map(|kept| kept.capabilities));
         let capabilities = capabilities.unwrap_or_else(WorkspaceCapabilities::local_default);
         let processes = || Arc::clone(self.processes.as_ref().unwrap_or(&parts.processes));
-        let here = |folder: &Path| local::open(folder, capabilities, Some(processes()));
+        let here = |folder: &Path| local::open_allowing(folder, capabilities, Some(processes()), self.allowance);
         let workspace = match (&self.place, &kept) {
             (Some(Place::Workspace(workspace)), _) => {
                 let narrowed = workspace.narrowed(capabilities);

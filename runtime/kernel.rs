@@ -33,6 +33,7 @@ use toolwarden_tools::context::{DeltaStreams, Progress, Spool, ToolContext};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::hex_id;
+use toolwarden_tools::effects::http::proxy::HttpProxy;
 use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
 use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
@@ -94,6 +95,8 @@ pub struct Kernel {
     pub live: DashMap<InvocationId, LiveCall>,
     /// Private origins that tools may ask.
     pub allowed_origins: Arc<AllowedOrigins>,
+    /// The proxy that tools ask the web through.
+    pub proxy: Option<HttpProxy>,
 }
 
 /// A call on its way.
@@ -652,6 +655,7 @@ fn context(
                 http: Arc::clone(&kernel.effects.http),
                 resolver: Arc::clone(&kernel.effects.resolver),
                 allowed: Arc::clone(&kernel.allowed_origins),
+                proxy: kernel.proxy.clone(),
             },
             false => Web::offline(),
         }),

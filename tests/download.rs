@@ -7,6 +7,8 @@
 mod ending;
 #[path = "download/place.rs"]
 mod place;
+#[path = "download/proxy.rs"]
+mod proxy;
 #[path = "download/real_server.rs"]
 mod real_server;
 #[path = "download/safety.rs"]

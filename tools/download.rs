@@ -27,7 +27,7 @@ use tokio::time::{sleep, timeout};
 use url::Url;
 
 use self::probe::Probed;
-use self::retry::{ATTEMPTS_MAX, RETRY_AFTER_MAX, asked_wait, backoff};
+use self::retry::{ATTEMPTS_MAX, RETRY_AFTER_MAX, backoff, retry_after};
 use self::sink::{Alive, Closed, Sink};
 use crate::cancellation::Cancellation;
 use crate::digest::Digest;
@@ -347,10 +347,11 @@ fn headers() -> HttpHeaders {
 
 /// What a status other than the wanted ones means.
 fn refused(job: &Job, host: &Url, response: &HttpResponse) -> Failure {
-    let wait = || asked_wait(&response.headers, job.clock.unix_ms());
+    let field = || response.headers.get("retry-after");
+    let wait = || retry_after(field()?, job.clock.unix_ms());
     match response.status {
         429 => Failure::Limited(wait()),
-        503 if response.headers.get("retry-after").is_some() => Failure::Limited(wait()),
+        503 if field().is_some() => Failure::Limited(wait()),
         408 | 500 | 502..=504 => Failure::Passing(format!("the server answered with status {}", response.status)),
         status => {
             let host = host.host_str().unwrap_or_default().to_owned();

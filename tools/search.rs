@@ -10,17 +10,23 @@
 
 pub mod stop;
 
+mod definition;
 pub mod gram;
 pub mod ignore_rules;
+pub(crate) mod packed;
 pub mod text;
 
 pub mod glob;
+pub mod ranked_text;
 pub mod requirement;
 pub mod rule_stack;
 pub mod terms;
 
 pub mod segment;
 pub mod walk;
+pub mod words;
+
+pub mod word_cache;
 
 pub mod segment_cache;
 pub mod tree;
@@ -28,6 +34,8 @@ pub mod tree;
 pub mod told_files;
 
 pub mod trigram;
+
+pub mod stamp_index;
 
 mod index_state;
 

@@ -16,6 +16,7 @@ use thiserror::Error;
 use url::Url;
 
 use self::ssrf::AllowedOrigins;
+use crate::effects::http::proxy::HttpProxy;
 use crate::effects::http::{Http, HttpError, HttpRequest, HttpResponse};
 use crate::effects::resolver::{ResolveError, Resolver};
 
@@ -33,6 +34,9 @@ pub struct Web {
     pub resolver: Arc<dyn Resolver>,
     /// What the host allows although it is not public.
     pub allowed: Arc<AllowedOrigins>,
+    /// The proxy that everything public is asked through; none when it is asked directly. Names are then resolved by the
+    /// proxy alone, so what they stand for cannot be judged here; allowed private origins are asked directly.
+    pub proxy: Option<HttpProxy>,
 }
 
 /// Why nothing was got from the web.
@@ -103,6 +107,7 @@ impl Web {
             http: Arc::new(Unreachable),
             resolver: Arc::new(Unreachable),
             allowed: Arc::new(AllowedOrigins::offline()),
+            proxy: None,
         }
     }
 }

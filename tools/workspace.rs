@@ -61,11 +61,22 @@ impl WorkspaceCapabilities {
     }
 }
 
+/// What may be written that is refused where nobody allows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WriteAllowance {
+    /// Files with more than one name, of which another may lie outside of the workspace. They are replaced, never
+    /// written in place, so the other name keeps what it had.
+    pub hard_links: bool,
+    /// What lies in `.git`, by `write` and `edit`; `patch` and `download` leave it alone.
+    pub git_folder: bool,
+}
+
 /// The bundle that a session works on; cheap to clone.
 #[derive(Clone)]
 pub struct Workspace {
     display_root: Arc<str>,
     capabilities: WorkspaceCapabilities,
+    allowance: WriteAllowance,
     files: Arc<dyn Files>,
     commands: Option<Commands>,
     /// What commands and tools are kept from.
@@ -94,7 +105,19 @@ impl Workspace {
         let commands = commands.filter(|_| capabilities.exec || capabilities.git);
         let files: Arc<dyn Files> =
             if capabilities.write { files } else { ReadOnlyFiles::over(files, Why::NotGranted) };
-        Self { display_root: display_root.into(), capabilities, files, commands, sandbox: None }
+        let (display_root, allowance) = (display_root.into(), WriteAllowance::default());
+        Self { display_root, capabilities, allowance, files, commands, sandbox: None }
+    }
+
+    /// The same workspace, allowing what it must be allowed to be written; its files must know of hard links themselves.
+    #[must_use]
+    pub(crate) fn with_allowance(self, allowance: WriteAllowance) -> Self {
+        Self { allowance, ..self }
+    }
+
+    /// What may be written that is refused otherwise.
+    pub fn allowance(&self) -> WriteAllowance {
+        self.allowance
     }
 
     /// How the root is shown to people.

@@ -107,7 +107,7 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
         store: args.store.folder(&with.environment),
         sandbox,
         bucket: args.call.workspace.bucket,
-        allow_origin: args.call.allow_origin,
+        web: args.call.web,
         ..Plan::new(&args.call.workspace.workspace)
     };
     let is_kept = plan.store.is_some();

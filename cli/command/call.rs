@@ -83,7 +83,7 @@ pub(crate) async fn make_call(
         model: judged.model.as_deref().map(|spec| with.model(spec)).transpose()?,
         sandbox,
         bucket: call.workspace.bucket.clone(),
-        allow_origin: call.allow_origin.clone(),
+        web: call.web.clone(),
         ..Plan::new(&call.workspace.workspace)
     };
     let mut assembly = Assembly::open(plan, with).await?;

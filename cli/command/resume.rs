@@ -6,18 +6,16 @@ use std::path::PathBuf;
 use clap::Args;
 use toolwarden::resume::Recovery;
 use toolwarden::run::RunLimits;
-use toolwarden_tools::web::ssrf::Origin;
 
 use super::ask::{conclude, question};
 use super::{CommandError, End};
 use crate::artifacts::ArtifactArgs;
-use crate::assembly::{
-    Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_policy, parse_origin, parse_timeout,
-};
+use crate::assembly::{Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_policy, parse_timeout};
 use crate::bucket::BucketArgs;
 use crate::containment::HoldArgs;
 use crate::sandbox::SandboxArgs;
 use crate::terminal::Screen;
+use crate::web::WebArgs;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Exit codes: 0 the run came to an answer (also when it had come to one before), 1 it did not, \
@@ -42,9 +40,8 @@ pub(crate) struct ResumeArgs {
     #[command(flatten)]
     bucket: BucketArgs,
 
-    /// An origin that tools may ask although it is private; may be given again
-    #[arg(long, value_name = "ORIGIN", value_parser = parse_origin)]
-    allow_origin: Vec<Origin>,
+    #[command(flatten)]
+    web: WebArgs,
 
     /// The most time the run may take from now on, in seconds (0.5 is fine)
     #[arg(long, value_name = "SECONDS", value_parser = parse_timeout)]
@@ -90,7 +87,7 @@ pub(crate) async fn resume(args: ResumeArgs, with: &Surroundings) -> Result<End,
     let plan = Plan {
         workspace: args.workspace.as_deref(),
         bucket: args.bucket,
-        allow_origin: args.allow_origin,
+        web: args.web,
         events: args.events.as_deref(),
         policy: args.policy.as_deref().map(load_policy).transpose()?,
         model: args.model.as_deref().map(|model| with.model(model)).transpose()?,

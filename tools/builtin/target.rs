@@ -46,14 +46,15 @@ pub(crate) struct Content {
 impl Target {
     /// Finds the file and waits for the turn to change it.
     pub(crate) async fn take(ctx: &ToolContext, op: &'static str, text: &str) -> Step<Self> {
-        let found = Self::find(ctx, text)?;
+        let found = Self::find(ctx, text, ctx.workspace.allowance().git_folder)?;
         let turn = Self::turn(ctx, op, std::slice::from_ref(&found.1)).await?;
         Ok(Self::of(ctx, op, found, &turn))
     }
 
     /// Finds several files and waits for the turn to change all of them.
     pub(crate) async fn take_all(ctx: &ToolContext, op: &'static str, texts: &[String]) -> Step<Vec<Self>> {
-        let found: Vec<_> = texts.iter().map(|text| Self::find(ctx, text)).collect::<Step<_>>()?;
+        // What is put right after a crash never reaches into .git, so several files are not changed there together.
+        let found: Vec<_> = texts.iter().map(|text| Self::find(ctx, text, false)).collect::<Step<_>>()?;
         let canonical: Vec<_> = found.iter().map(|(_, canonical)| canonical.clone()).collect();
         let turn = Self::turn(ctx, op, &canonical).await?;
         Ok(found.into_iter().map(|found| Self::of(ctx, op, found, &turn)).collect())
@@ -66,12 +67,16 @@ impl Target {
     }
 
     /// The path that an argument names, and where it leads; refused where tools do not write.
-    fn find(ctx: &ToolContext, text: &str) -> Step<(WorkspacePath, WorkspacePath)> {
+    fn find(ctx: &ToolContext, text: &str, git_folder: bool) -> Step<(WorkspacePath, WorkspacePath)> {
         let path = reach::path(ctx, text)?;
         let files = ctx.workspace.files();
         let canonical = files.canonical(&path).map_err(|error| fault(&error))?;
-        if [&path, &canonical].iter().any(|path| path.names().any(|name| name == ".git")) {
-            let message = format!("{path} lies in .git, which tools do not write; use the git tool, or git in bash");
+        let in_git = || [&path, &canonical].iter().any(|path| path.names().any(|name| name == ".git"));
+        if !git_folder && in_git() {
+            let message = format!(
+                "{path} lies in .git, which tools do not write unless the host allows it; use the git tool, or git in \
+                 bash"
+            );
             return Err(Box::new(ToolOutcome::error(ToolErrorKind::Unsupported { message: message.clone() }, message)));
         }
         if canonical.is_root() {

@@ -285,6 +285,7 @@ mod tests {
     use crate::cancellation::CancelReason;
     use crate::context::ToolContext;
     use crate::outcome::{ToolErrorKind, ToolOutcome};
+    use crate::workspace::{WorkspaceCapabilities, WriteAllowance, local};
 
     async fn put(ctx: &ToolContext, path: &str, content: &str) -> ToolOutcome {
         call(write::tool().as_ref(), ctx, json!({"file_path": path, "content": content})).await
@@ -399,6 +400,30 @@ mod tests {
         assert!(put(&ctx, ".gitignore", "target\n").await.is_success());
         assert!(fs::read_dir(root.path().join(".git")).unwrap().next().is_none());
         assert!(matches!(put(&ctx, ".", "x").await.error, Some(ToolErrorKind::InvalidArgument { .. })));
+    }
+
+    // Case R15: what a host allows is written, and the other name of a file keeps what it had.
+    #[tokio::test]
+    async fn git_folders_and_hard_links_are_written_where_the_host_allows_it() {
+        let (root, outer) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(root.path().join(".git")).unwrap();
+        fs::write(outer.path().join("one"), "x").unwrap();
+        fs::hard_link(outer.path().join("one"), root.path().join("two")).unwrap();
+        let mut ctx = context(root.path());
+        let allowance = WriteAllowance { hard_links: true, git_folder: true };
+        ctx.workspace =
+            local::open_allowing(root.path(), WorkspaceCapabilities::read_write(), None, allowance).unwrap();
+        for path in [".git/config", "two"] {
+            let done = put(&ctx, path, "x!").await;
+            assert!(done.is_success(), "{path}: {}", done.output);
+            assert_eq!(fs::read_to_string(root.path().join(path)).unwrap(), "x!", "{path}");
+        }
+        assert_eq!(fs::read_to_string(outer.path().join("one")).unwrap(), "x");
+        // Each has its own permission.
+        let only_links = WriteAllowance { hard_links: true, git_folder: false };
+        ctx.workspace =
+            local::open_allowing(root.path(), WorkspaceCapabilities::read_write(), None, only_links).unwrap();
+        assert!(!put(&ctx, ".git/config", "y").await.is_success());
     }
 
     #[tokio::test]

@@ -5,8 +5,6 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::effects::http::HttpHeaders;
-
 /// How often one piece of work is tried.
 pub const ATTEMPTS_MAX: u32 = 3;
 /// The first wait; each further one is twice as long.
@@ -22,11 +20,6 @@ pub(super) fn backoff(attempts: u32) -> Duration {
 }
 
 /// How long a server asks to wait: its `Retry-After`, in seconds or as a date.
-pub(super) fn asked_wait(headers: &HttpHeaders, now_unix_ms: u64) -> Option<Duration> {
-    headers.get("retry-after").and_then(|text| retry_after(text, now_unix_ms))
-}
-
-/// Reads a `Retry-After`.
 pub fn retry_after(text: &str, now_unix_ms: u64) -> Option<Duration> {
     let text = text.trim();
     if text.is_empty() || text.len() > FIELD_BYTES_MAX {

@@ -6,6 +6,7 @@
 //! is used.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -22,9 +23,40 @@ const CHANGES_MAX: usize = 1_000_000;
 /// File systems whose every change passes this kernel, by their magic numbers: ext, xfs, btrfs, tmpfs, f2fs, overlay.
 const LOCAL_FILE_SYSTEMS: [u64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010, 0x794c_7630];
 
-/// Folders that are watched.
+/// Gives watches.
+pub trait FolderWatches: fmt::Debug + Send + Sync {
+    /// Begins to watch nothing.
+    ///
+    /// # Errors
+    /// [`WatchError::Refused`] when there is none to be had.
+    fn begin(&self) -> Result<Box<dyn FolderWatch>, WatchError>;
+}
+
+/// Folders that are watched; readable when there is something to drain.
+pub trait FolderWatch: fmt::Debug + Send + Sync + AsFd {
+    /// Watches an open folder; a folder that is watched already keeps its number.
+    ///
+    /// # Errors
+    /// [`WatchError`].
+    fn add(&self, folder: BorrowedFd<'_>) -> Result<i32, WatchError>;
+
+    /// Ends watching a folder; one that went away is not watched any more anyway.
+    fn remove(&self, watch: i32);
+
+    /// Hands over all changes that happened until now.
+    ///
+    /// # Errors
+    /// [`WatchError::Overrun`] when some were lost: nothing is known then.
+    fn drain(&self, take: &mut dyn FnMut(Change)) -> Result<(), WatchError>;
+}
+
+/// The watches of the kernel, inotify.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemWatches;
+
+/// One queue of inotify.
 #[derive(Debug)]
-pub struct FolderWatch {
+struct Inotify {
     queue: OwnedFd,
 }
 
@@ -66,24 +98,23 @@ pub enum WatchError {
     Refused(#[from] io::Error),
 }
 
-impl FolderWatch {
-    /// Begins to watch nothing.
-    ///
-    /// # Errors
-    /// [`WatchError::Refused`] when the kernel gives no queue (fs.inotify.max_user_instances).
-    pub fn new() -> Result<Self, WatchError> {
+impl FolderWatches for SystemWatches {
+    /// Refused when the kernel gives no queue (fs.inotify.max_user_instances).
+    fn begin(&self) -> Result<Box<dyn FolderWatch>, WatchError> {
         let queue = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(io::Error::from)?;
-        Ok(Self { queue })
+        Ok(Box::new(Inotify { queue }))
     }
+}
 
-    /// Watches an open folder; a folder that is watched already keeps its number.
-    ///
-    /// # Errors
-    /// [`WatchError`].
-    pub fn add(&self, folder: BorrowedFd<'_>) -> Result<i32, WatchError> {
-        let kind = rustix::fs::fstatfs(folder).map_err(io::Error::from)?.f_type;
-        // The field is signed or not, by platform.
-        if !LOCAL_FILE_SYSTEMS.contains(&(kind as u64 & 0xffff_ffff)) {
+/// Whether an open file or folder is on a file system whose every change passes this kernel.
+pub fn is_local(open: BorrowedFd<'_>) -> bool {
+    // The field is signed or not, by platform.
+    rustix::fs::fstatfs(open).is_ok_and(|system| LOCAL_FILE_SYSTEMS.contains(&(system.f_type as u64 & 0xffff_ffff)))
+}
+
+impl FolderWatch for Inotify {
+    fn add(&self, folder: BorrowedFd<'_>) -> Result<i32, WatchError> {
+        if !is_local(folder) {
             return Err(WatchError::NotLocal);
         }
         let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
@@ -99,16 +130,11 @@ impl FolderWatch {
         Ok(inotify::add_watch(&self.queue, path, flags).map_err(io::Error::from)?)
     }
 
-    /// Ends watching a folder; one that went away is not watched any more anyway.
-    pub fn remove(&self, watch: i32) {
+    fn remove(&self, watch: i32) {
         let _gone = inotify::remove_watch(&self.queue, watch);
     }
 
-    /// Hands over all changes that happened until now.
-    ///
-    /// # Errors
-    /// [`WatchError::Overrun`] when some were lost: nothing is known then.
-    pub fn drain(&self, take: &mut dyn FnMut(Change)) -> Result<(), WatchError> {
+    fn drain(&self, take: &mut dyn FnMut(Change)) -> Result<(), WatchError> {
         let mut buffer = vec![MaybeUninit::<u8>::uninit(); BUFFER_BYTES];
         let mut reader = inotify::Reader::new(&self.queue, &mut buffer);
         for _ in 0..CHANGES_MAX {
@@ -139,8 +165,7 @@ impl FolderWatch {
     }
 }
 
-impl AsFd for FolderWatch {
-    /// Readable when there is something to drain.
+impl AsFd for Inotify {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()
     }
@@ -152,14 +177,14 @@ mod tests {
 
     use std::os::fd::AsFd as _;
 
-    use super::{Change, ChangeKind, FolderWatch};
+    use super::{Change, ChangeKind, FolderWatches as _, SystemWatches};
 
     #[test]
     fn a_change_is_known_as_soon_as_its_call_returned() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a"), "1").unwrap();
         let open = std::fs::File::open(folder.path()).unwrap();
-        let watch = FolderWatch::new().unwrap();
+        let watch = SystemWatches.begin().unwrap();
         let number = watch.add(open.as_fd()).unwrap();
         assert_eq!(watch.add(open.as_fd()).unwrap(), number);
         let changes = || {

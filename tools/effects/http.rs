@@ -6,6 +6,7 @@
 //! every other time is the caller's, who drops the exchange or its body, which closes the connection (or, with
 //! HTTP/2, the stream). Header values never show in `Debug`, because keys travel in them.
 
+pub mod proxy;
 pub mod system;
 
 use std::fmt;
@@ -16,6 +17,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use thiserror::Error;
+
+use self::proxy::HttpProxy;
 
 /// Exchanges requests for answers.
 pub trait Http: fmt::Debug + Send + Sync {
@@ -43,6 +46,8 @@ pub struct HttpRequest {
     /// When not empty: the only addresses that may be connected to; the name is not looked up, and the ports in them
     /// do not matter. A host that is an address itself must be among them.
     pub pinned: Vec<SocketAddr>,
+    /// The proxy to send it to, which then finds the server; it is connected to directly when none.
+    pub proxy: Option<HttpProxy>,
     /// Whether to ask for a packed body and to unpack it. The length that the server named is then that of the packed
     /// body.
     pub decompress: bool,
@@ -61,6 +66,7 @@ impl HttpRequest {
             body: Bytes::new(),
             connect_timeout: CONNECT_TIMEOUT,
             pinned: Vec::new(),
+            proxy: None,
             decompress: false,
         }
     }
@@ -88,6 +94,7 @@ impl fmt::Debug for HttpRequest {
             .field("headers", &self.headers)
             .field("body_bytes", &self.body.len())
             .field("pinned", &self.pinned)
+            .field("proxy", &self.proxy)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
-//! Ranks passages of files by the words of a query, in one pass and without an index.
+//! Ranks passages of files by the words of a query, in one pass, with or without an index.
 //!
 //! A query is known before anything is read, so only the lines that hold one of its words are taken apart, and each
-//! file leaves nothing behind but counts. A word counts more where it names a definition or stands in the path; test
+//! file leaves nothing behind but counts. Words of a file that were kept give the same counts without reading it. A word counts more where it names a definition or stands in the path; test
 //! files weigh less. Which files are scored is decided by the words in them, never by their place in the alphabet.
 
 use std::borrow::Cow;
@@ -9,16 +9,16 @@ use std::collections::BTreeSet;
 
 use aho_corasick::AhoCorasick;
 
+use crate::search::definition::{defined_name, is_prose};
+use crate::search::requirement::Requirement;
 use crate::search::terms::{Form, split, split_run};
+use crate::search::text::Extent;
+use crate::search::words::{FileWords, PASSAGE_LINES, PASSAGES_PER_FILE_MAX};
 
 /// Longest query that is taken, in bytes.
 pub const QUERY_BYTES_MAX: usize = 2048;
 /// Most terms of a query that are used.
 pub const QUERY_TERMS_MAX: usize = 32;
-/// Lines of one passage.
-pub const PASSAGE_LINES: usize = 80;
-/// Most passages of one file; what lies behind them is not scored.
-pub const PASSAGES_PER_FILE_MAX: usize = 128;
 /// How soon repeating a word stops to count.
 pub const K1: f64 = 1.2;
 /// How much longer passages are held back.
@@ -38,33 +38,11 @@ const STOP_WORDS: [&str; 48] = [
     "if", "in", "into", "is", "it", "its", "me", "my", "not", "of", "on", "one", "or", "show", "so", "that", "the",
     "their", "there", "this", "to", "us", "used", "we", "what", "when", "where", "which", "who", "why", "with",
 ];
-/// Words that come before the name of what is defined.
-const DEFINING: [&str; 22] = [
-    "fn",
-    "struct",
-    "enum",
-    "trait",
-    "impl",
-    "mod",
-    "type",
-    "const",
-    "static",
-    "union",
-    "macro_rules",
-    "class",
-    "def",
-    "function",
-    "interface",
-    "func",
-    "module",
-    "package",
-    "namespace",
-    "object",
-    "protocol",
-    "record",
-];
-/// How far into a line such a word may stand, in words: `pub(crate) async unsafe extern "C" fn`.
-const DEFINING_WORDS_MAX: usize = 7;
+/// Bytes that letters begin with which fold to plain ones: wide forms, and the sign of Kelvin.
+const FOLDED: [&[u8]; 3] = [b"\xef\xbc", b"\xef\xbd", "\u{212a}".as_bytes()];
+
+/// The letters themselves, as a pattern.
+const FOLDED_LETTERS: &str = "(?-i:[\u{ff10}-\u{ff19}\u{ff21}-\u{ff3a}\u{ff41}-\u{ff5a}\u{212a}])";
 
 /// A query, taken apart.
 #[derive(Debug)]
@@ -195,8 +173,7 @@ impl Query {
         terms.sort_unstable();
         let has_dense = terms.iter().any(|term| !term.is_ascii());
         let plain = terms.iter().filter(|term| term.is_ascii()).map(String::as_bytes);
-        // Wide forms of plain letters begin with these bytes.
-        let literals = plain.chain([b"\xef\xbc".as_slice(), b"\xef\xbd".as_slice()]);
+        let literals = plain.chain(FOLDED);
         let finder = AhoCorasick::builder()
             .ascii_case_insensitive(true)
             .build(literals)
@@ -208,6 +185,24 @@ impl Query {
     /// Its terms, sorted.
     pub fn terms(&self) -> &[String] {
         &self.terms
+    }
+
+    /// What a text must hold to have one of its terms in it.
+    pub fn requirement(&self) -> Requirement {
+        if self.has_dense {
+            // Letters beyond the plain ones have forms that a text may hold instead.
+            return Requirement::Nothing;
+        }
+        let literals = self.terms.iter().map(|term| regex_syntax::escape(term));
+        let all: Vec<String> = literals.chain([FOLDED_LETTERS.to_owned()]).collect();
+        Requirement::of(&all.join("|"), false)
+    }
+
+    /// Whether a path may hold one of its terms, by a quick look.
+    pub fn may_be_in_path(&self, path: &[u8]) -> bool {
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+@".contains(byte);
+        // Other names are printed in another form than they are stored.
+        !path.iter().all(plain) || self.finder.is_match(path)
     }
 
     fn count_into(&self, text: &str, weight: f64, counts: &mut [f64]) -> bool {
@@ -227,16 +222,44 @@ impl Query {
     /// Reads what a file says; none when neither its text nor its path holds a word of the query. Also returns the
     /// number of passages, which counts for what is rare.
     pub fn examine(&self, path: &str, text: &[u8]) -> (usize, Option<FileEvidence>) {
-        let mut lines_total = memchr::memchr_iter(b'\n', text).count();
-        if text.last().is_some_and(|byte| *byte != b'\n') {
-            lines_total += 1;
-        }
-        let passage_total = lines_total.div_ceil(PASSAGE_LINES).min(PASSAGES_PER_FILE_MAX);
-        let mut path_counts = vec![0.0; self.terms.len()];
-        let in_path = self.count_into(path, 1.0, &mut path_counts);
         let mut passages = Passages { query: self, prose: is_prose(path), found: Vec::new() };
         passages.read(text);
-        let mut passages = passages.found;
+        self.evidence(path, Extent::of(0, text), passages.found)
+    }
+
+    /// As [`Self::examine`], of a file whose words are kept.
+    pub fn examine_words(&self, path: &str, words: &FileWords) -> (usize, Option<FileEvidence>) {
+        let mut found: Vec<PassageEvidence> = Vec::new();
+        for (at, term) in self.terms.iter().enumerate() {
+            for occurrence in words.occurrences(term) {
+                let place = found.binary_search_by_key(&occurrence.passage, |passage| passage.index);
+                let place = place.unwrap_or_else(|place| {
+                    let counts = vec![0.0; self.terms.len()];
+                    found.insert(place, PassageEvidence { index: occurrence.passage, bytes: 0, counts });
+                    place
+                });
+                found[place].counts[at] +=
+                    f64::from(occurrence.count) + (SYMBOL_WEIGHT - 1.0) * f64::from(occurrence.defining);
+            }
+        }
+        self.evidence(path, words.extent(), found)
+    }
+
+    /// As [`Self::examine`], of a file that is known to hold no word of the query in its text.
+    pub fn examine_without(&self, path: &str, extent: Extent) -> (usize, Option<FileEvidence>) {
+        self.evidence(path, extent, Vec::new())
+    }
+
+    fn evidence(
+        &self,
+        path: &str,
+        extent: Extent,
+        mut passages: Vec<PassageEvidence>,
+    ) -> (usize, Option<FileEvidence>) {
+        let lines_total = extent.lines as usize;
+        let passage_total = passages_of(extent);
+        let mut path_counts = vec![0.0; self.terms.len()];
+        let in_path = self.count_into(path, 1.0, &mut path_counts);
         if passages.is_empty() && !in_path {
             return (passage_total, None);
         }
@@ -244,7 +267,7 @@ impl Query {
             passages.push(PassageEvidence { index: 0, bytes: 0, counts: vec![0.0; self.terms.len()] });
         }
         // Every passage of a file counts as equally long: exact lengths would cost another pass and tell little.
-        let bytes = text.len() as u64;
+        let bytes = u64::from(extent.text_bytes);
         let each = bytes / (lines_total.div_ceil(PASSAGE_LINES).max(1) as u64);
         passages.iter_mut().for_each(|passage| passage.bytes = each);
         let cut = lines_total > PASSAGE_LINES * PASSAGES_PER_FILE_MAX;
@@ -378,29 +401,16 @@ impl Passages<'_> {
     }
 }
 
+/// How many passages a text has.
+pub fn passages_of(extent: Extent) -> usize {
+    (extent.lines as usize).div_ceil(PASSAGE_LINES).min(PASSAGES_PER_FILE_MAX)
+}
+
 /// The letters and digits around a place.
 fn run_around(text: &[u8], at: usize) -> (usize, usize) {
     let start = text[..at].iter().rposition(|byte| !byte.is_ascii_alphanumeric()).map_or(0, |before| before + 1);
     let end = text[at..].iter().position(|byte| !byte.is_ascii_alphanumeric()).map_or(text.len(), |end| at + end);
     (start, end)
-}
-
-/// The name that a line defines, or its heading in prose.
-fn defined_name(line: &str, prose: bool) -> Option<&str> {
-    let line = line.trim_start();
-    if prose {
-        return line.starts_with('#').then(|| line.trim_start_matches('#'));
-    }
-    if ["//", "#", "*", "--", ";"].iter().any(|comment| line.starts_with(comment)) {
-        return None;
-    }
-    let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
-    let before = words.by_ref().take(DEFINING_WORDS_MAX).find(|word| DEFINING.contains(word));
-    before.and_then(|_| words.find(|word| !DEFINING.contains(word)))
-}
-
-fn is_prose(path: &str) -> bool {
-    [".md", ".markdown", ".rst", ".adoc", ".txt"].iter().any(|end| path.ends_with(end))
 }
 
 /// Whether a path is that of a test by the usual names.
@@ -418,6 +428,8 @@ fn is_test_path(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{FileEvidence, Query, QueryError, Totals, defined_name, is_test_path};
+    use crate::search::text::Extent;
+    use crate::search::words::FileWords;
 
     /// The files of `corpus` in the order of their best passage.
     fn ranked(query: &str, corpus: &[(&str, &str)]) -> Vec<String> {
@@ -490,10 +502,12 @@ mod tests {
             Just("struct "),
             Just("// "),
             Just("é"),
+            Just("cac\u{212a}e"),
+            Just("\u{212a}ache"),
         ];
         proptest!(|(words in prop::collection::vec(word, 0..30), dense in any::<bool>())| {
             let text = words.concat();
-            let query = Query::new(if dense { "cache 缓存 get" } else { "cache get" }).unwrap();
+            let query = Query::new(if dense { "cache 缓存 get kache" } else { "cache get kache" }).unwrap();
             let mut counts = vec![0.0; query.terms().len()];
             for line in text.split('\n') {
                 let mut here = vec![0.0; counts.len()];
@@ -506,7 +520,30 @@ mod tests {
             }
             let (_, evidence) = query.examine("a.rs", text.as_bytes());
             let found = evidence.map_or(vec![0.0; counts.len()], |evidence| evidence.passages[0].counts.clone());
-            prop_assert_eq!(found, counts);
+            prop_assert_eq!(&found, &counts);
+            // What is kept of a file counts the same, in passages too.
+            for text in [text.clone(), text.replace(' ', &"\n".repeat(50))] {
+                let words = FileWords::of("a.rs", text.as_bytes(), Extent::of(0, text.as_bytes()));
+                prop_assert_eq!(query.examine_words("a.rs", &words), query.examine("a.rs", text.as_bytes()));
+            }
+        });
+    }
+
+    // Whatever holds a word of the query is let through by what the query requires.
+    #[test]
+    fn a_text_with_a_word_fulfils_what_the_query_requires() {
+        use proptest::prelude::*;
+
+        use crate::search::gram::GramSet;
+        proptest!(|(text in "([a-cK ]|Cache|cache|getK|ＣＡ|\u{212a}|é|缓存|_|2|\n){0,12}", asked in "[a-cK]{1,4}( cache| 2| ＣＡＣ| 缓存)?")| {
+            let Ok(query) = Query::new(&asked) else { return Ok(()) };
+            let mut grams = GramSet::default();
+            grams.add(text.as_bytes());
+            let mut grams = grams.grams().to_vec();
+            grams.sort_unstable();
+            let (_, evidence) = query.examine("-", text.as_bytes());
+            prop_assert!(evidence.is_none() || query.requirement().is_fulfilled(&grams), "{asked:?} {text:?}");
+            prop_assert!(query.examine(&text, b"").1.is_none() || query.may_be_in_path(text.as_bytes()));
         });
     }
 
@@ -523,11 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_tests_are_told_apart() {
-        assert_eq!(defined_name("    pub(crate) async fn open_file(", false), Some("open_file"));
-        assert_eq!(defined_name("export default class Foo extends", false), Some("Foo"));
-        assert_eq!(defined_name("// fn nothing", false), None);
-        assert_eq!(defined_name("## How it works", true), Some(" How it works"));
+    fn tests_are_told_from_others() {
         for yes in ["tests/a.rs", "a_test.go", "test_a.py", "a.spec.ts", "src/FooTest.java"] {
             assert!(is_test_path(yes), "{yes}");
         }

@@ -5,6 +5,8 @@
 //! when it is cancelled. What it cannot do (a full disk, a watch that is refused) makes the index smaller or absent and
 //! nothing else.
 
+mod by_stamp;
+
 use std::collections::BTreeSet;
 use std::io::{Read as _, Seek as _};
 use std::path::PathBuf;
@@ -13,16 +15,19 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::effects::files::{FileKind, FileStat, OpenFile};
+use crate::effects::files::{FileKind, OpenFile};
+use crate::effects::folder_watch::WatchError;
 use crate::search::gram::GramSet;
 use crate::search::index_state::{Phase, Shared};
+use crate::search::ranked_text::read_text;
 use crate::search::segment::{Segment, SegmentBuilder, SegmentFile, Stamp};
 use crate::search::segment_cache::{Kept, SegmentCache};
 use crate::search::stop::Stop;
-use crate::search::text::{AtNul, TextFacts, TextReader, read_whole, settle_whole};
-use crate::search::told_files::ToldFiles;
+use crate::search::text::{AtNul, Extent, TextFacts, TextReader, read_whole, settle_whole};
+use crate::search::told_files::{ToldFiles, ToldLocalFiles};
 use crate::search::tree::{Content, TreeError};
 use crate::search::trigram::{Knowledge, KnownSegment, Settled};
+use crate::search::words::FileWords;
 use crate::workspace_path::WorkspacePath;
 
 /// Largest file that is indexed, in bytes; larger ones are always looked at.
@@ -45,6 +50,8 @@ const QUIET_STEPS: u32 = 6;
 const RESTARTS_MAX: usize = 16;
 /// A file that changed so shortly before it was read could change again without a new stamp, in nanoseconds.
 const YOUNG_NS: i128 = 2_000_000_000;
+/// Up to so much text, in bytes, the words of all of it are kept, else those of files that were asked for.
+const WORDS_TEXT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// How much lower than others the thread's priority is.
 const NICENESS: i32 = 10;
 /// Bytes read at once.
@@ -56,7 +63,10 @@ pub(crate) fn run(shared: &Shared) {
     let _refused = rustix::process::nice(NICENESS);
     let (stop, _guard) = Stop::new(shared.cancel.clone());
     for _ in 0..RESTARTS_MAX {
-        let Some(told) = read(shared, &stop) else { return };
+        let told = match read(shared, &stop) {
+            Ok(told) => told,
+            Err(error) => return go_without(shared, stop, &error),
+        };
         let mut indexer = Indexer::new(shared, Arc::clone(&told), stop.clone());
         match indexer.work() {
             Ok(()) => return,
@@ -70,7 +80,13 @@ pub(crate) fn run(shared: &Shared) {
 pub(crate) fn step(shared: &Shared) -> bool {
     let (stop, _guard) = Stop::new(shared.cancel.clone());
     let known = shared.with_knowledge(|known| Ok(Arc::clone(known.told()))).ok();
-    let Some(told) = known.or_else(|| read(shared, &stop)) else { return false };
+    let told = match known.map_or_else(|| read(shared, &stop), Ok) {
+        Ok(told) => told,
+        Err(error) => {
+            give_up(shared, &error);
+            return false;
+        }
+    };
     let mut indexer = Indexer::new(shared, told, stop);
     match indexer.catch_up() {
         Ok(()) => true,
@@ -81,21 +97,29 @@ pub(crate) fn step(shared: &Shared) -> bool {
     }
 }
 
-/// Reads the tree, so that it is in use; none when that is not to be had.
-fn read(shared: &Shared, stop: &Stop) -> Option<Arc<dyn ToldFiles>> {
-    let begun = (shared.begin)();
-    let known = begun.and_then(|told| Ok((Knowledge::read(Arc::clone(&told), &|| stop.is_given())?, told)));
-    match known {
-        Ok((known, told)) => {
-            shared.enter(Phase::Known(Box::new(known)));
-            Some(told)
+/// Reads the tree, so that it is in use.
+fn read(shared: &Shared, stop: &Stop) -> Result<Arc<dyn ToldFiles>, TreeError> {
+    let told = (shared.begin)()?;
+    let known = Knowledge::read(Arc::clone(&told), &|| stop.is_given())?;
+    shared.enter(Phase::Known(Box::new(known)));
+    Ok(told)
+}
+
+/// What is done where no tree can be kept true: where nobody tells of changes, files are known by their stamps.
+fn go_without(shared: &Shared, stop: Stop, error: &TreeError) {
+    match (&shared.files, error) {
+        (Some(files), TreeError::Watch(WatchError::Refused(_) | WatchError::NotLocal)) => {
+            tracing::info!(%error, root = %shared.root.display(), "searches look at the stamps of all files");
+            let untold = Arc::new(ToldLocalFiles::untold(Arc::clone(files)));
+            Indexer::new(shared, untold, stop).work_by_stamps(files);
         }
-        Err(error) => {
-            tracing::info!(%error, root = %shared.root.display(), "searches go without an index");
-            shared.enter(Phase::Failed);
-            None
-        }
+        _ => give_up(shared, error),
     }
+}
+
+fn give_up(shared: &Shared, error: &TreeError) {
+    tracing::info!(%error, root = %shared.root.display(), "searches go without an index");
+    shared.enter(Phase::Failed);
 }
 
 fn begin_anew(shared: &Shared, error: &TreeError) {
@@ -122,6 +146,7 @@ struct Indexer<'a> {
 struct Indexed {
     stamp: Option<Stamp>,
     binary_at_byte: Option<u64>,
+    extent: Extent,
 }
 
 impl<'a> Indexer<'a> {
@@ -162,6 +187,7 @@ impl<'a> Indexer<'a> {
             if self.make_room()? {
                 continue;
             }
+            self.keep_words()?;
             self.shared.rest(true);
             self.wait();
             self.shared.rest(false);
@@ -183,13 +209,18 @@ impl<'a> Indexer<'a> {
     /// Waits for a change, and then until it is quiet.
     fn wait(&self) {
         let wake = &self.shared.wake;
-        if !self.shared.has_unknown() && !self.stop.is_given() {
+        if !self.shared.has_work() && !self.stop.is_given() {
             let told = self.told.told();
             let both = told.iter().map(|told| PollFd::new(told, PollFlags::IN));
             let mut both: Vec<PollFd<'_>> = both.chain([PollFd::new(wake, PollFlags::IN)]).collect();
             let _interrupted = rustix::event::poll(&mut both, None);
         }
-        // A file that changes all the time is read again at this pace, whoever wakes.
+        self.wait_until_quiet();
+    }
+
+    /// Waits for more to come, so that a file that changes all the time is read again at this pace, whoever wakes.
+    fn wait_until_quiet(&self) {
+        let wake = &self.shared.wake;
         let step = Timespec { tv_sec: 0, tv_nsec: (QUIET / QUIET_STEPS).subsec_nanos().into() };
         for _ in 0..QUIET_STEPS {
             if self.stop.is_given() {
@@ -207,7 +238,7 @@ impl<'a> Indexer<'a> {
             .iter()
             .map(|file| WorkspacePath::from_relative(std::path::Path::new(as_name(&file.path))))
             .collect();
-        let segment = KnownSegment { segment: Arc::new(kept.segment), path: kept.path };
+        let segment = KnownSegment { serial: 0, segment: Arc::new(kept.segment), path: kept.path };
         let bytes = segment.segment.bytes();
         let number = self.shared.with_knowledge(|known| {
             known.begin(&paths);
@@ -262,6 +293,7 @@ impl<'a> Indexer<'a> {
                             path: path.as_bytes().to_vec(),
                             stamp: indexed.stamp,
                             binary_at_byte: indexed.binary_at_byte,
+                            extent: indexed.extent,
                         };
                         self.builder.add(file, self.grams.grams());
                     }
@@ -269,7 +301,10 @@ impl<'a> Indexer<'a> {
             }
             self.shared.with_knowledge(|known| known.settle(&settled))?;
             if is_last {
-                return self.flush();
+                let done = self.flush();
+                // What it gathered in is given back until there is more to do.
+                self.builder = SegmentBuilder::default();
+                return done;
             }
         }
     }
@@ -280,26 +315,7 @@ impl<'a> Indexer<'a> {
             return Ok(());
         }
         let gathered = std::mem::take(&mut self.gathered);
-        let bytes = self.builder.finish();
-        let size = bytes.len() as u64;
-        let segment = if gathered.len() <= SMALL_FILES_MAX || self.cache.is_none() {
-            self.bytes_in_memory += size;
-            let fits = self.bytes_in_memory <= MEMORY_BYTES_MAX;
-            let opened = if fits { Segment::in_memory(bytes).ok() } else { None };
-            opened.map(|segment| KnownSegment { segment: Arc::new(segment), path: None })
-        } else {
-            self.bytes_on_disk += size;
-            let fits = self.bytes_on_disk <= DISK_BYTES_MAX;
-            let put = self.cache.as_mut().filter(|_| fits).map(|cache| cache.put(&bytes));
-            match put {
-                Some(Ok(kept)) => Some(KnownSegment { segment: Arc::new(kept.segment), path: kept.path }),
-                Some(Err(error)) => {
-                    tracing::info!(%error, "a part of the search index could not be written");
-                    None
-                }
-                None => None,
-            }
-        };
+        let segment = self.make_segment();
         self.shared.with_knowledge(|known| {
             let number = segment.map(|segment| known.add_segment(segment));
             let content = |at: usize, binary: bool| match number {
@@ -315,11 +331,35 @@ impl<'a> Indexer<'a> {
         })
     }
 
+    /// A segment of what is in the builder, in memory or on disk; none when there is no room for it.
+    fn make_segment(&mut self) -> Option<KnownSegment> {
+        let files = self.builder.files().len();
+        let bytes = self.builder.finish();
+        let size = bytes.len() as u64;
+        if files <= SMALL_FILES_MAX || self.cache.is_none() {
+            self.bytes_in_memory += size;
+            let fits = self.bytes_in_memory <= MEMORY_BYTES_MAX;
+            let opened = if fits { Segment::in_memory(bytes).ok() } else { None };
+            return opened.map(|segment| KnownSegment { serial: 0, segment: Arc::new(segment), path: None });
+        }
+        self.bytes_on_disk += size;
+        let fits = self.bytes_on_disk <= DISK_BYTES_MAX;
+        let put = self.cache.as_mut().filter(|_| fits).map(|cache| cache.put(&bytes));
+        match put {
+            Some(Ok(kept)) => Some(KnownSegment { serial: 0, segment: Arc::new(kept.segment), path: kept.path }),
+            Some(Err(error)) => {
+                tracing::info!(%error, "a part of the search index could not be written");
+                None
+            }
+            None => None,
+        }
+    }
+
     /// Reads a file's grams; none when it is not to be indexed.
     fn read(&mut self, path: &WorkspacePath, now_unix_ns: Option<i128>) -> Option<Indexed> {
         let (mut file, changed_unix_ns) = self.told.open_with_change(path).ok()?;
         let stat = *file.stat();
-        let stamp = stamp_of(&stat, changed_unix_ns);
+        let stamp = Stamp::of(&stat, changed_unix_ns);
         // A file with another name can be changed through it, and nobody would tell.
         if stat.link_count > 1 || stat.size_bytes > INDEXED_BYTES_MAX {
             return None;
@@ -327,37 +367,84 @@ impl<'a> Indexer<'a> {
         self.grams.clear();
         let mut facts = TextFacts::default();
         let filled = read_whole(file.as_mut(), &mut self.buffer).ok()?;
-        match filled.and_then(|filled| settle_whole(&mut self.buffer[..filled], AtNul::End, &mut facts)) {
-            Some(text) => self.grams.add(&self.buffer[text]),
+        let extent = match filled.and_then(|filled| settle_whole(&mut self.buffer[..filled], AtNul::End, &mut facts)) {
+            Some(text) => {
+                self.grams.add(&self.buffer[text.clone()]);
+                Extent::of(stat.size_bytes, &self.buffer[text])
+            }
             None => {
                 file.rewind().ok()?;
-                facts = self.read_stream(file)?;
+                let (read, extent) = self.read_stream(file, stat.size_bytes)?;
+                facts = read;
+                extent
             }
-        }
+        };
         let youngest = stamp.modified_unix_ns.max(stamp.changed_unix_ns);
         let old_enough = now_unix_ns.is_some_and(|now| youngest + YOUNG_NS < now);
-        Some(Indexed { stamp: old_enough.then_some(stamp), binary_at_byte: facts.binary_at_byte })
+        Some(Indexed { stamp: old_enough.then_some(stamp), binary_at_byte: facts.binary_at_byte, extent })
     }
 
     /// Reads the grams of a large file, or of one that must be decoded, piece by piece.
-    fn read_stream(&mut self, file: Box<dyn OpenFile>) -> Option<TextFacts> {
+    fn read_stream(&mut self, file: Box<dyn OpenFile>, file_bytes: u64) -> Option<(TextFacts, Extent)> {
         let mut reader = TextReader::open(file, AtNul::End, self.stop.clone()).ok()?;
         self.buffer.resize(self.buffer.len().max(BUFFER_BYTES), 0);
         let mut left = 2 * INDEXED_BYTES_MAX;
+        let (mut extent, mut before) = (Extent::of(file_bytes, b""), b'\n');
         loop {
             let count = reader.read(&mut self.buffer).ok()?;
             if count == 0 {
-                return Some(reader.facts());
+                return Some((reader.facts(), extent));
             }
             left = left.checked_sub(count as u64)?;
-            self.grams.add(&self.buffer[..count]);
+            let text = &self.buffer[..count];
+            self.grams.add(text);
+            extent.add(text, before);
+            before = text.last().copied().unwrap_or(before);
         }
     }
 
     /// Whether a regular file is still the one that was read.
     fn is_same(&self, path: &WorkspacePath, stamp: &Stamp) -> bool {
         let now = self.told.look_at(path);
-        now.is_some_and(|(stat, changed)| stat.kind == FileKind::File && stamp_of(&stat, changed) == *stamp)
+        now.is_some_and(|(stat, changed)| stat.kind == FileKind::File && Stamp::of(&stat, changed) == *stamp)
+    }
+
+    /// Takes files apart whose words were asked for, as far as there is room for them.
+    fn keep_words(&mut self) -> Result<(), TreeError> {
+        let Some(wanted) = self.shared.take_wanted() else { return Ok(()) };
+        let files = self.shared.with_knowledge(|known| Ok(known.without_words(&wanted, WORDS_TEXT_BYTES_MAX)))?;
+        let mut pruned = false;
+        for (path, content) in files {
+            if self.stop.is_given() {
+                return Ok(());
+            }
+            let keep = || match self.read_words(&path) {
+                Some(words) => self.shared.with_knowledge(|known| known.keep_words(&path, content, words)),
+                None => Ok(true),
+            };
+            if keep()? {
+                continue;
+            }
+            // Full: room is made once, of what is out of date.
+            if std::mem::replace(&mut pruned, true) {
+                return Ok(());
+            }
+            self.shared.with_knowledge(|known| {
+                known.prune_words();
+                Ok(())
+            })?;
+            if !keep()? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The words of a file; none when it is not to be ranked.
+    fn read_words(&self, path: &WorkspacePath) -> Option<FileWords> {
+        let mut buffer = Vec::new();
+        let text = read_text(self.told.files(), path, &mut buffer, &self.stop).ok()??;
+        Some(FileWords::of(&path.to_string(), text, Extent::of(text.len() as u64, text)))
     }
 
     /// Lets segments go that are small or mostly out of date; returns whether their files are to be read again.
@@ -397,6 +484,12 @@ impl<'a> Indexer<'a> {
 
     fn drop_segments(&mut self, numbers: &BTreeSet<u32>) -> Result<(), TreeError> {
         let dropped = self.shared.with_knowledge(|known| Ok(known.drop_segments(numbers)))?;
+        self.forget_segments(dropped);
+        Ok(())
+    }
+
+    /// Counts segments that are out of use, and removes their files.
+    fn forget_segments(&mut self, dropped: Vec<KnownSegment>) {
         for known in dropped {
             let size = known.segment.bytes();
             if known.segment.is_in_memory() {
@@ -408,16 +501,6 @@ impl<'a> Indexer<'a> {
                 cache.remove(path);
             }
         }
-        Ok(())
-    }
-}
-
-fn stamp_of(stat: &FileStat, changed_unix_ns: i128) -> Stamp {
-    Stamp {
-        size_bytes: stat.size_bytes,
-        modified_unix_ns: stat.modified_unix_ns,
-        changed_unix_ns,
-        identity: stat.identity,
     }
 }
 

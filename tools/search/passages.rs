@@ -1,26 +1,27 @@
 //! Finds the passages of a tree that answer a query best: walks, reads, scores, and cuts out what to show.
 //!
-//! Every file is looked at once, however many there are. The limits of the corpus decide how many of those that hold
-//! a word of the query are scored, the most promising first; what the limits cost is told.
+//! Every file is looked at once, however many there are: read, unless something is known of it that says the same. The
+//! limits of the corpus decide how many of those that hold a word of the query are scored, the most promising first; what
+//! the limits cost is told.
 
-use std::io::Read as _;
+use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use crate::effects::files::{FileError, FileKind, Files, FolderEntry};
-use crate::search::bm25::{FileEvidence, PASSAGE_LINES, Query, Totals};
-use crate::search::glob::PathPattern;
+use crate::effects::files::{FileKind, Files, FolderEntry};
+use crate::search::bm25::{FileEvidence, Query, Totals, passages_of};
 use crate::search::grep::clamp_to;
+use crate::search::ranked_text::{ReadError, read_text};
 use crate::search::scan::scan;
 use crate::search::stop::Stop;
-use crate::search::text::{AtNul, TextReader};
+use crate::search::text::Extent;
+use crate::search::words::{FileWords, PASSAGE_LINES};
 use crate::workspace_path::WorkspacePath;
 
 /// Most files that are scored.
 pub const CORPUS_FILES_MAX: usize = 256;
 /// Most text that is scored, in bytes.
 pub const CORPUS_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Largest file that is read, in bytes.
-pub const FILE_BYTES_MAX: u64 = 512 * 1024;
 /// Most passages of one file among the results.
 pub const RESULTS_PER_FILE_MAX: usize = 2;
 /// Longest line that is shown, in bytes.
@@ -30,17 +31,65 @@ pub const WINDOW_LINES_MAX: usize = 20;
 /// Files with evidence that are kept while the walk goes on; beyond it the less promising half is dropped.
 const KEPT_FILES_MAX: usize = 8192;
 
-/// What to look at and how much to give back.
-#[derive(Debug, Clone)]
+/// How much to give back.
+#[derive(Debug, Clone, Copy)]
 pub struct PassageOptions {
-    /// The folder where patterns are read from.
-    pub start: WorkspacePath,
-    /// Only files that match.
-    pub include: Option<PathPattern>,
     /// Most passages given back.
     pub limit: usize,
     /// Lines shown around the best ones.
     pub context: usize,
+}
+
+/// A file to be ranked.
+#[derive(Debug)]
+pub struct Candidate {
+    /// It, or a link.
+    pub entry: FolderEntry,
+    /// What is known of it.
+    pub known: Known,
+    /// Files before it of which nothing but their size counts.
+    pub passed: Passed,
+}
+
+impl From<FolderEntry> for Candidate {
+    fn from(entry: FolderEntry) -> Self {
+        Self { entry, known: Known::Nothing, passed: Passed::default() }
+    }
+}
+
+/// What is known of a file as it is now.
+#[derive(Debug)]
+pub enum Known {
+    /// Nothing: it must be read.
+    Nothing,
+    /// Its words.
+    Words(Arc<FileWords>),
+    /// That its text holds no word of the query.
+    Without(Extent),
+    /// That it is binary.
+    Binary,
+    /// That it is too large.
+    Oversized,
+}
+
+/// Files that hold no word of the query, neither in their text nor in their path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Passed {
+    /// How many.
+    pub files: u64,
+    /// Their passages.
+    pub passages: usize,
+    /// Bytes of their text.
+    pub bytes: u64,
+}
+
+impl Passed {
+    /// Counts one more.
+    pub fn add(&mut self, extent: Extent) {
+        self.files += 1;
+        self.passages += passages_of(extent);
+        self.bytes += u64::from(extent.text_bytes);
+    }
 }
 
 /// A passage that answers the query.
@@ -85,28 +134,27 @@ pub struct RankingFacts {
     pub scored_passages: usize,
 }
 
-/// Ranks what the walk yields.
+/// Ranks these files, in path order; `passed_last` tells of those behind the last one when they have come to their end.
+/// All that went by is counted in the same order whatever is known, so knowing more changes no score.
 pub fn rank(
     files: &dyn Files,
-    walk: &mut dyn Iterator<Item = FolderEntry>,
+    candidates: &mut dyn Iterator<Item = Candidate>,
+    passed_last: &Cell<Passed>,
     query: &Query,
-    options: &PassageOptions,
+    options: PassageOptions,
     stop: &Stop,
 ) -> (Vec<Passage>, RankingFacts) {
     let mut corpus = Corpus::default();
     let new_worker = || {
-        let mut text = Vec::new();
-        move |entry: &FolderEntry| examine(files, entry, query, &mut text, stop)
+        let mut buffer = Vec::new();
+        move |candidate: &Candidate| (candidate.passed, examine(files, candidate, query, &mut buffer, stop))
     };
-    let wanted = |entry: &FolderEntry| match &options.include {
-        Some(pattern) => pattern.matches(&entry.path, &options.start),
-        None => true,
-    };
-    let mut walk = walk.filter(wanted);
-    scan(&mut walk, stop, &new_worker, |examined| {
+    scan(candidates, stop, &new_worker, |(passed, examined)| {
+        corpus.pass(passed);
         corpus.take(query, examined);
         ControlFlow::Continue(())
     });
+    corpus.pass(passed_last.get());
     corpus.best(files, query, options, stop)
 }
 
@@ -120,46 +168,32 @@ enum Examined {
     Link,
 }
 
-fn examine(files: &dyn Files, entry: &FolderEntry, query: &Query, text: &mut Vec<u8>, stop: &Stop) -> Examined {
+fn examine(files: &dyn Files, candidate: &Candidate, query: &Query, buffer: &mut Vec<u8>, stop: &Stop) -> Examined {
+    let entry = &candidate.entry;
     if entry.kind == FileKind::Link {
         return Examined::Link;
     }
-    match read_text(files, &entry.path, text, stop) {
-        Ok(true) => {}
-        Ok(false) => return Examined::Binary,
+    let read = |extent: Extent, (passages, evidence): (usize, Option<FileEvidence>)| {
+        let bytes = u64::from(extent.text_bytes);
+        Examined::Read { path: entry.path.clone(), passages, bytes, evidence: evidence.map(Box::new) }
+    };
+    match &candidate.known {
+        Known::Nothing => {}
+        Known::Words(words) => return read(words.extent(), query.examine_words(&entry.path.to_string(), words)),
+        Known::Without(extent) => return read(*extent, query.examine_without(&entry.path.to_string(), *extent)),
+        Known::Binary => return Examined::Binary,
+        Known::Oversized => return Examined::Oversized,
+    }
+    let text = match read_text(files, &entry.path, buffer, stop) {
+        Ok(Some(text)) => text,
+        Ok(None) => return Examined::Binary,
         Err(ReadError::Oversized) => return Examined::Oversized,
         Err(ReadError::Gone) => return Examined::Gone,
         Err(ReadError::Failed) => return Examined::Failed,
-    }
+    };
     let (passages, evidence) = query.examine(&entry.path.to_string(), text);
     let evidence = evidence.map(Box::new);
     Examined::Read { path: entry.path.clone(), passages, bytes: text.len() as u64, evidence }
-}
-
-enum ReadError {
-    Oversized,
-    Gone,
-    Failed,
-}
-
-/// Reads a whole file as text; false when it is binary.
-fn read_text(files: &dyn Files, path: &WorkspacePath, text: &mut Vec<u8>, stop: &Stop) -> Result<bool, ReadError> {
-    text.clear();
-    let file = match files.open_listed(path) {
-        Ok(file) => file,
-        Err(FileError::NotFound { .. }) => return Err(ReadError::Gone),
-        Err(_) => return Err(ReadError::Failed),
-    };
-    if file.stat().size_bytes > FILE_BYTES_MAX {
-        return Err(ReadError::Oversized);
-    }
-    let mut reader = TextReader::open(file, AtNul::End, stop.clone()).map_err(|_| ReadError::Failed)?;
-    // UTF-16 may grow, and a file may grow while it is read.
-    reader.by_ref().take(FILE_BYTES_MAX + 1).read_to_end(text).map_err(|_| ReadError::Failed)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(ReadError::Oversized);
-    }
-    Ok(reader.facts().binary_at_byte.is_none())
 }
 
 /// The files that hold a word of the query.
@@ -171,6 +205,12 @@ struct Corpus {
 }
 
 impl Corpus {
+    fn pass(&mut self, passed: Passed) {
+        self.facts.read_files += passed.files;
+        self.facts.scanned_bytes += passed.bytes;
+        self.totals.add(passed.passages, passed.bytes, None);
+    }
+
     fn take(&mut self, query: &Query, examined: Examined) {
         match examined {
             Examined::Oversized => self.facts.oversized_files += 1,
@@ -218,7 +258,7 @@ impl Corpus {
         mut self,
         files: &dyn Files,
         query: &Query,
-        options: &PassageOptions,
+        options: PassageOptions,
         stop: &Stop,
     ) -> (Vec<Passage>, RankingFacts) {
         self.keep_the_promising(query, CORPUS_FILES_MAX, CORPUS_BYTES_MAX);
@@ -235,7 +275,7 @@ impl Corpus {
         self.facts.scored_passages = scored.len();
         let mut per_file = vec![0_usize; self.kept.len()];
         let mut passages = Vec::new();
-        let mut text = Vec::new();
+        let mut buffer = Vec::new();
         for result in scored {
             if passages.len() == options.limit || stop.is_given() {
                 break;
@@ -246,8 +286,8 @@ impl Corpus {
             per_file[result.file] += 1;
             let path = &self.kept[result.file].0;
             // It was readable a moment ago; when it is not now, the next best takes its place.
-            if matches!(read_text(files, path, &mut text, stop), Ok(true)) {
-                passages.extend(cut_out(path, &text, result.passage, query, &rarity, options.context, result.score));
+            if let Ok(Some(text)) = read_text(files, path, &mut buffer, stop) {
+                passages.extend(cut_out(path, text, result.passage, query, &rarity, options.context, result.score));
             }
         }
         (passages, self.facts)
@@ -309,7 +349,9 @@ fn window(weights: &[f64], context: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{CORPUS_FILES_MAX, Passage, PassageOptions, RankingFacts, WINDOW_LINES_MAX, rank, window};
+    use std::cell::Cell;
+
+    use super::{CORPUS_FILES_MAX, Candidate, Passage, PassageOptions, RankingFacts, WINDOW_LINES_MAX, rank, window};
     use crate::search::bm25::Query;
     use crate::search::stop::Stop;
     use crate::search::twin::{TreeTwin, at};
@@ -317,8 +359,9 @@ mod tests {
 
     fn ranked(twin: &TreeTwin, query: &str, limit: usize) -> (Vec<Passage>, RankingFacts) {
         let mut walk = Walk::start(twin, &at("."), WalkOptions::default()).unwrap();
-        let options = PassageOptions { start: at("."), include: None, limit, context: 2 };
-        rank(twin, &mut walk, &Query::new(query).unwrap(), &options, &Stop::default())
+        let options = PassageOptions { limit, context: 2 };
+        let mut candidates = walk.by_ref().map(Candidate::from);
+        rank(twin, &mut candidates, &Cell::default(), &Query::new(query).unwrap(), options, &Stop::default())
     }
 
     #[test]

@@ -20,8 +20,10 @@ use rustix::io::Errno;
 
 use crate::cancellation::CancelReason;
 use crate::effects::files::{FileError, Files, Links};
+use crate::effects::folder_watch::{FolderWatches, SystemWatches};
 use crate::search::index_state::{Phase, Shared};
 use crate::search::indexer;
+use crate::search::stamp_index::StampView;
 use crate::search::told_files::{BeginTelling, ToldLocalFiles};
 use crate::search::trigram::View;
 use crate::workspace::local::LocalFiles;
@@ -31,10 +33,12 @@ use crate::workspace_path::WorkspacePath;
 pub const ROOTS_MAX: usize = 8;
 
 /// Where an index stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IndexStatus {
     /// Whether searches use it.
     pub ready: bool,
+    /// Whether nobody tells of changes, so that every search looks at the stamps of all files.
+    pub by_stamps: bool,
     /// Whether it was given up.
     pub failed: bool,
     /// Files, links and folders of its tree.
@@ -43,6 +47,10 @@ pub struct IndexStatus {
     pub segments: usize,
     /// Bytes of segments.
     pub bytes: u64,
+    /// Files whose words are kept.
+    pub words_files: usize,
+    /// Memory of words, in bytes.
+    pub words_bytes: usize,
 }
 
 /// The index of one root.
@@ -59,15 +67,16 @@ impl ResidentIndex {
     ///
     /// # Errors
     /// What the system says.
-    pub fn open(root: PathBuf, cache: Option<PathBuf>) -> Result<Self, FileError> {
+    pub fn open(root: PathBuf, cache: Option<PathBuf>, watches: Arc<dyn FolderWatches>) -> Result<Self, FileError> {
         let (files, absolute) = LocalFiles::open(&root)?;
         let identity = files.stat(&WorkspacePath::root(), Links::Follow)?.identity;
         // A cache inside of the workspace would be searched, and stand beside the user's own files.
         let cache = cache.filter(|cache| !cache.starts_with(&absolute));
         let files = Arc::new(files);
-        let begin: BeginTelling = Box::new(move || Ok(Arc::new(ToldLocalFiles::begin(Arc::clone(&files))?)));
+        let its = Arc::clone(&files);
+        let begin: BeginTelling = Box::new(move || Ok(Arc::new(ToldLocalFiles::begin(Arc::clone(&its), &*watches)?)));
         let wake = wake(&absolute)?;
-        let shared = Shared::new(begin, absolute, cache, wake);
+        let shared = Shared::new(begin, Some(files), absolute, cache, wake);
         Ok(Self { shared: Arc::new(shared), identity, by_hand: false, thread: Mutex::new(None) })
     }
 
@@ -78,7 +87,7 @@ impl ResidentIndex {
     /// What the system says.
     pub fn by_hand(root: PathBuf, identity: (u64, u64), begin: BeginTelling) -> Result<Self, FileError> {
         let wake = wake(&root)?;
-        let shared = Shared::new(begin, root, None, wake);
+        let shared = Shared::new(begin, None, root, None, wake);
         Ok(Self { shared: Arc::new(shared), identity, by_hand: true, thread: Mutex::new(None) })
     }
 
@@ -132,36 +141,78 @@ impl ResidentIndex {
         }
     }
 
+    /// What is known by stamps, where nobody tells of changes; none elsewhere.
+    pub fn stamp_view(&self) -> Option<StampView> {
+        match (&self.shared.lock().phase, &self.shared.files) {
+            (Phase::Stamped(index), Some(files)) => Some(StampView::new(Arc::clone(index), Arc::clone(files))),
+            _ => None,
+        }
+    }
+
+    /// Tells what a search met, when it has ended, so that more is known for the next one.
+    pub fn take_back(&self, view: &StampView) {
+        if view.met_unknown() {
+            self.shared.want_pass();
+        }
+    }
+
+    /// Asks for the words of these files to be kept, so that the next ranking need not read them; all words are, where
+    /// there is little text. Costs nothing now: the thread behind the index does it.
+    pub fn want_words(&self, paths: Vec<WorkspacePath>) {
+        self.shared.want_words(paths);
+    }
+
     /// Where it stands.
     pub fn status(&self) -> IndexStatus {
         let state = self.shared.lock();
         let failed = matches!(state.phase, Phase::Failed);
         match &state.phase {
             Phase::Known(known) => IndexStatus {
+                words_files: known.words_kept().0,
+                words_bytes: known.words_kept().1,
+                by_stamps: false,
                 ready: true,
                 failed,
                 entries: known.tree().len(),
                 segments: known.segments().iter().flatten().count(),
                 bytes: known.segments().iter().flatten().map(|known| known.segment.bytes()).sum(),
             },
-            _ => IndexStatus { ready: false, failed, entries: 0, segments: 0, bytes: 0 },
+            Phase::Stamped(index) => IndexStatus {
+                ready: true,
+                by_stamps: true,
+                failed,
+                entries: index.len(),
+                segments: index.segments().iter().flatten().count(),
+                bytes: index.segments().iter().flatten().map(|known| known.segment.bytes()).sum(),
+                ..IndexStatus::default()
+            },
+            _ => IndexStatus { failed, ..IndexStatus::default() },
         }
     }
 
-    /// Blocks until everything that changed so far is indexed; false when that is not to be had in time.
+    /// Blocks until everything that changed so far is indexed and the words that were asked for are kept; false when that
+    /// is not to be had in time.
     pub fn wait_until_indexed(&self, timeout: Duration) -> bool {
         let mut state = self.shared.lock();
         let mut left = timeout;
         // In steps: a change is told to nobody but who asks.
         let step = Duration::from_millis(20);
+        // A pass that was asked for has ended when it is wanted no more and the thread rests.
+        let mut pass_asked = false;
         loop {
-            let resting = state.resting;
+            let (resting, pass_wanted, words_wanted) = (state.resting, state.pass_wanted, state.wanted.is_some());
             match &mut state.phase {
                 Phase::Failed => return false,
                 Phase::Known(known) => {
-                    if known.refresh().is_ok() && resting && !known.has_unknown() {
+                    if known.refresh().is_ok() && resting && !words_wanted && !known.has_unknown() {
                         return true;
                     }
+                    self.shared.wake();
+                }
+                Phase::Stamped(_) if pass_asked && resting && !pass_wanted => return true,
+                Phase::Stamped(_) => {
+                    state.pass_wanted |= !pass_asked;
+                    pass_asked = true;
                     self.shared.wake();
                 }
                 Phase::Idle | Phase::Reading => {}
@@ -203,6 +254,7 @@ fn wake(root: &Path) -> Result<OwnedFd, FileError> {
 /// The indexes of a runtime, by root.
 pub struct ResidentIndexes {
     cache: Option<PathBuf>,
+    watches: Arc<dyn FolderWatches>,
     roots: Mutex<Roots>,
 }
 
@@ -223,7 +275,12 @@ impl std::fmt::Debug for ResidentIndexes {
 impl ResidentIndexes {
     /// None yet. Segments are kept in folders beneath `cache`; without one, what fits stays in memory.
     pub fn new(cache: Option<PathBuf>) -> Self {
-        Self { cache, roots: Mutex::default() }
+        Self::with_watches(cache, Arc::new(SystemWatches))
+    }
+
+    /// As [`Self::new`], told of changes by these watches.
+    pub fn with_watches(cache: Option<PathBuf>, watches: Arc<dyn FolderWatches>) -> Self {
+        Self { cache, watches, roots: Mutex::default() }
     }
 
     /// With this index for its root.
@@ -252,7 +309,7 @@ impl ResidentIndexes {
             *last = call;
             return Some(Arc::clone(index));
         }
-        let index = Arc::new(ResidentIndex::open(root.to_owned(), self.cache.clone()).ok()?);
+        let index = Arc::new(ResidentIndex::open(root.to_owned(), self.cache.clone(), Arc::clone(&self.watches)).ok()?);
         if index.identity != identity {
             // The folder was renamed since it was opened, and another one stands in its place.
             return None;

@@ -7,19 +7,31 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
+use crate::effects::files::FileStat;
 use crate::search::gram::GRAMS;
+use crate::search::packed::{Packed, write_number};
 use crate::search::requirement::Requirement;
+use crate::search::text::Extent;
 
 /// Most files of one segment.
 pub const SEGMENT_FILES_MAX: usize = 8192;
-/// Most postings gathered for one segment, which bounds the memory of building it (4 bytes each, and 2 for sorting).
+/// Most postings gathered for one segment, which bounds the memory of building it: 4 bytes each, up to twice as much
+/// while room for them grows.
 pub const SEGMENT_POSTINGS_MAX: usize = 6 * 1024 * 1024;
 /// Below so many postings a segment is sorted by comparing.
 const FEW_POSTINGS: usize = 64 * 1024;
+/// Buckets that postings are gathered in.
+const BUCKETS: usize = 64;
+/// Grams of a bucket.
+const BUCKET_GRAMS: usize = GRAMS / BUCKETS;
+/// Bits of a gram within its bucket.
+const BUCKET_BITS: u32 = BUCKET_GRAMS.trailing_zeros();
+/// Bits of a file's number.
+const FILE_BITS: u32 = SEGMENT_FILES_MAX.trailing_zeros();
 /// Largest segment that is opened, in bytes.
 pub const SEGMENT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// First bytes of a segment; the last of them is the version.
-const MAGIC: [u8; 8] = *b"twgram\0\x01";
+const MAGIC: [u8; 8] = *b"twgram\0\x02";
 /// Bytes before the postings.
 const HEADER_BYTES: usize = 8 + 4 * 8;
 /// Bytes behind the table of files.
@@ -44,6 +56,14 @@ pub struct Stamp {
     pub identity: (u64, u64),
 }
 
+impl Stamp {
+    /// The stamp of a file that was last changed in any way at this moment.
+    pub fn of(stat: &FileStat, changed_unix_ns: i128) -> Self {
+        let (size_bytes, modified_unix_ns, identity) = (stat.size_bytes, stat.modified_unix_ns, stat.identity);
+        Self { size_bytes, modified_unix_ns, changed_unix_ns, identity }
+    }
+}
+
 /// A file in a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentFile {
@@ -53,29 +73,41 @@ pub struct SegmentFile {
     pub stamp: Option<Stamp>,
     /// Where a NUL ended its text.
     pub binary_at_byte: Option<u64>,
+    /// How much text it has.
+    pub extent: Extent,
 }
 
 /// Gathers files for a segment.
-#[derive(Default)]
 pub struct SegmentBuilder {
     files: Vec<SegmentFile>,
-    grams: Vec<u32>,
-    /// Where the grams of each file end.
-    ends: Vec<usize>,
+    /// By the upper part of the gram: its lower part, and the file.
+    buckets: Vec<Vec<u32>>,
+    postings: usize,
+}
+
+impl Default for SegmentBuilder {
+    fn default() -> Self {
+        Self { files: Vec::new(), buckets: vec![Vec::new(); BUCKETS], postings: 0 }
+    }
 }
 
 impl SegmentBuilder {
     /// Adds a file; its number is the count of files before it.
     pub fn add(&mut self, file: SegmentFile, grams: &[u32]) {
+        let number = self.files.len() as u32;
         self.files.push(file);
-        self.grams.extend_from_slice(grams);
-        self.ends.push(self.grams.len());
+        // In buckets at once: sorting them later stays within the nearest cache.
+        for gram in grams {
+            if let Some(bucket) = self.buckets.get_mut((gram >> BUCKET_BITS) as usize) {
+                bucket.push((gram & (BUCKET_GRAMS as u32 - 1)) << FILE_BITS | number);
+            }
+        }
+        self.postings += grams.len();
     }
 
     /// Whether another file with so many grams still has room.
     pub fn has_room(&self, grams: usize) -> bool {
-        self.files.is_empty()
-            || (self.files.len() < SEGMENT_FILES_MAX && self.grams.len() + grams <= SEGMENT_POSTINGS_MAX)
+        self.files.is_empty() || (self.files.len() < SEGMENT_FILES_MAX && self.postings + grams <= SEGMENT_POSTINGS_MAX)
     }
 
     /// Its files so far.
@@ -86,14 +118,14 @@ impl SegmentBuilder {
     /// The segment as bytes; what was gathered is gone.
     pub fn finish(&mut self) -> Vec<u8> {
         let files = std::mem::take(&mut self.files);
-        let grams = std::mem::take(&mut self.grams);
-        let ends = std::mem::take(&mut self.ends);
         let mut lists = Lists { out: vec![0; HEADER_BYTES], lengths: Vec::new(), next: 0, files: files.len() };
-        if grams.len() < FEW_POSTINGS {
-            sort_few(&grams, &ends, &mut lists);
-        } else {
-            sort_many(grams, &ends, &mut lists);
+        let mut sorted = Vec::new();
+        for (number, bucket) in self.buckets.iter_mut().enumerate() {
+            lists.add_bucket(number * BUCKET_GRAMS, bucket, &mut sorted);
+            // Its room stays: the segment that follows gathers as much again.
+            bucket.clear();
         }
+        self.postings = 0;
         lists.skip_to(GRAMS);
         let Lists { mut out, lengths, .. } = lists;
         let lengths_at = out.len() as u64;
@@ -133,55 +165,49 @@ impl Lists {
         self.next = gram + 1;
     }
 
+    /// Adds the lists of a bucket, whose first gram is given; sorts it in place or into `sorted`.
+    fn add_bucket(&mut self, first: usize, bucket: &mut [u32], sorted: &mut Vec<u16>) {
+        let gram = |entry: u32| (entry >> FILE_BITS) as usize;
+        let file = |entry: u32| (entry & (SEGMENT_FILES_MAX as u32 - 1)) as u16;
+        if bucket.len() < FEW_POSTINGS / BUCKETS {
+            // Quicker than counting where there is little to count.
+            bucket.sort_unstable();
+            for list in bucket.chunk_by(|one, two| gram(*one) == gram(*two)) {
+                sorted.clear();
+                sorted.extend(list.iter().map(|entry| file(*entry)));
+                self.add(first + gram(list[0]), sorted);
+            }
+            return;
+        }
+        let mut ends = [0_u32; BUCKET_GRAMS + 1];
+        for entry in &*bucket {
+            ends[gram(*entry) + 1] += 1;
+        }
+        for at in 0..BUCKET_GRAMS {
+            ends[at + 1] += ends[at];
+        }
+        sorted.resize(bucket.len(), 0);
+        // The files of a gram came in their order, and keep it.
+        for entry in &*bucket {
+            let place = &mut ends[gram(*entry)];
+            sorted[*place as usize] = file(*entry);
+            *place += 1;
+        }
+        let mut start = 0;
+        for (at, end) in ends.iter().take(BUCKET_GRAMS).enumerate() {
+            let list = &sorted[start..*end as usize];
+            start = *end as usize;
+            if !list.is_empty() {
+                self.add(first + at, list);
+            }
+        }
+    }
+
     fn skip_to(&mut self, gram: usize) {
         if gram > self.next {
             self.lengths.push(0);
             write_number((gram - self.next) as u64, &mut self.lengths);
             self.next = gram;
-        }
-    }
-}
-
-/// Sorts by comparing: quicker than counting where there is little to count.
-fn sort_few(grams: &[u32], ends: &[usize], lists: &mut Lists) {
-    let mut pairs: Vec<(u32, u16)> = Vec::with_capacity(grams.len());
-    let mut start = 0;
-    for (number, end) in ends.iter().enumerate() {
-        pairs.extend(grams[start..*end].iter().map(|gram| (*gram, number as u16)));
-        start = *end;
-    }
-    pairs.sort_unstable();
-    for list in pairs.chunk_by(|one, two| one.0 == two.0) {
-        let files: Vec<u16> = list.iter().map(|(_, file)| *file).collect();
-        lists.add(list[0].0 as usize, &files);
-    }
-}
-
-/// Sorts by counting: where the files of each gram stand, then the files.
-fn sort_many(grams: Vec<u32>, ends: &[usize], lists: &mut Lists) {
-    let mut places = vec![0_u32; GRAMS + 1];
-    for gram in &grams {
-        places[*gram as usize + 1] += 1;
-    }
-    for gram in 0..GRAMS {
-        places[gram + 1] += places[gram];
-    }
-    let mut sorted = vec![0_u16; grams.len()];
-    let mut next = places.clone();
-    let mut start = 0;
-    for (number, end) in ends.iter().enumerate() {
-        for gram in &grams[start..*end] {
-            let place = &mut next[*gram as usize];
-            sorted[*place as usize] = number as u16;
-            *place += 1;
-        }
-        start = *end;
-    }
-    drop((grams, next));
-    for gram in 0..GRAMS {
-        let list = &sorted[places[gram] as usize..places[gram + 1] as usize];
-        if !list.is_empty() {
-            lists.add(gram, list);
         }
     }
 }
@@ -219,13 +245,15 @@ fn write_file(file: &SegmentFile, last: &[u8], out: &mut Vec<u8>) {
     write_number(common as u64, out);
     write_number((file.path.len() - common) as u64, out);
     out.extend_from_slice(&file.path[common..]);
+    for number in [file.extent.file_bytes, file.extent.lines, file.extent.text_bytes] {
+        write_number(number.into(), out);
+    }
     write_number(file.binary_at_byte.map_or(0, |at| at + 1), out);
     let Some(stamp) = &file.stamp else {
         out.push(0);
         return;
     };
     out.push(1);
-    write_number(stamp.size_bytes, out);
     for moment in [stamp.modified_unix_ns, stamp.changed_unix_ns] {
         // Within the years that 64 bits of nanoseconds reach; others only never match again.
         out.extend_from_slice(&(moment as i64).to_le_bytes());
@@ -234,57 +262,29 @@ fn write_file(file: &SegmentFile, last: &[u8], out: &mut Vec<u8>) {
     write_number(stamp.identity.1, out);
 }
 
-fn write_number(mut number: u64, out: &mut Vec<u8>) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
+fn read_moment(table: &mut Packed<'_>) -> Option<i128> {
+    Some(i128::from(i64::from_le_bytes(table.take(8)?.try_into().ok()?)))
 }
 
-/// Reads what was written, and stops where it makes no sense.
-struct Bytes<'a>(&'a [u8]);
-
-impl<'a> Bytes<'a> {
-    fn number(&mut self) -> Option<u64> {
-        let mut number = 0_u64;
-        for shift in (0..63).step_by(7) {
-            let byte = *self.take(1)?.first()?;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(number);
-            }
-        }
-        None
-    }
-
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn moment(&mut self) -> Option<i128> {
-        Some(i128::from(i64::from_le_bytes(self.take(8)?.try_into().ok()?)))
-    }
-
-    fn file(&mut self, last: &[u8]) -> Option<SegmentFile> {
-        let common = usize::try_from(self.number()?).ok()?;
-        let rest = usize::try_from(self.number()?).ok()?;
-        let mut path = last.get(..common)?.to_vec();
-        path.extend_from_slice(self.take(rest)?);
-        let binary_at_byte = self.number()?.checked_sub(1);
-        let stamp = match self.take(1)? {
-            [0] => None,
-            _ => Some(Stamp {
-                size_bytes: self.number()?,
-                modified_unix_ns: self.moment()?,
-                changed_unix_ns: self.moment()?,
-                identity: (self.number()?, self.number()?),
-            }),
-        };
-        Some(SegmentFile { path, stamp, binary_at_byte })
-    }
+/// A file of the table; `last` is the path of the one before.
+fn read_file(table: &mut Packed<'_>, last: &[u8]) -> Option<SegmentFile> {
+    let common = usize::try_from(table.number()?).ok()?;
+    let rest = usize::try_from(table.number()?).ok()?;
+    let mut path = last.get(..common)?.to_vec();
+    path.extend_from_slice(table.take(rest)?);
+    let mut short = || u32::try_from(table.number()?).ok();
+    let extent = Extent { file_bytes: short()?, lines: short()?, text_bytes: short()? };
+    let binary_at_byte = table.number()?.checked_sub(1);
+    let stamp = match table.take(1)? {
+        [0] => None,
+        _ => Some(Stamp {
+            size_bytes: u64::from(extent.file_bytes),
+            modified_unix_ns: read_moment(table)?,
+            changed_unix_ns: read_moment(table)?,
+            identity: (table.number()?, table.number()?),
+        }),
+    };
+    Some(SegmentFile { path, stamp, binary_at_byte, extent })
 }
 
 /// Which files of a segment may hold what is wanted.
@@ -340,7 +340,8 @@ enum Source {
 #[derive(Debug)]
 pub struct Segment {
     source: Source,
-    files: usize,
+    /// How much text each file has.
+    extents: Box<[Extent]>,
     bytes: u64,
     /// A bit for each gram that some file has.
     present: Box<[u64]>,
@@ -405,7 +406,7 @@ impl Segment {
         let mut present = vec![0_u64; GRAMS / 64].into_boxed_slice();
         let mut starts = Vec::new();
         let (mut gram, mut start) = (0_usize, HEADER_BYTES);
-        let mut lengths = Bytes(body.get(lengths_at..files_at)?);
+        let mut lengths = Packed(body.get(lengths_at..files_at)?);
         while gram < GRAMS {
             let length = usize::try_from(lengths.number()?).ok()?;
             if length == 0 {
@@ -427,15 +428,15 @@ impl Segment {
             ranks.push(rank);
             rank += word.count_ones();
         }
-        let mut table = Bytes(body.get(files_at..)?);
+        let mut table = Packed(body.get(files_at..)?);
         let mut files: Vec<SegmentFile> = Vec::with_capacity(count);
         for _ in 0..count {
             let last = files.last().map(|file| file.path.as_slice()).unwrap_or_default();
-            files.push(table.file(last)?);
+            files.push(read_file(&mut table, last)?);
         }
         let segment = Self {
             source: Source::Memory(Vec::new()),
-            files: count,
+            extents: files.iter().map(|file| file.extent).collect(),
             bytes: bytes.len() as u64,
             present,
             ranks: ranks.into(),
@@ -446,12 +447,17 @@ impl Segment {
 
     /// How many files it has.
     pub fn len(&self) -> usize {
-        self.files
+        self.extents.len()
     }
 
     /// Whether it has no file.
     pub fn is_empty(&self) -> bool {
-        self.files == 0
+        self.extents.is_empty()
+    }
+
+    /// How much text a file has.
+    pub fn extent(&self, file: u16) -> Option<Extent> {
+        self.extents.get(usize::from(file)).copied()
     }
 
     /// Its size, in bytes.
@@ -466,19 +472,19 @@ impl Segment {
 
     /// The files that fulfil a requirement; all of them when the segment cannot be read any more.
     pub fn files_with(&self, required: &Requirement) -> FileSet {
-        self.evaluate(required).unwrap_or_else(|| FileSet::every(self.files))
+        self.evaluate(required).unwrap_or_else(|| FileSet::every(self.len()))
     }
 
     /// None when the segment cannot be read.
     fn evaluate(&self, required: &Requirement) -> Option<FileSet> {
         match required {
-            Requirement::Nothing => Some(FileSet::every(self.files)),
+            Requirement::Nothing => Some(FileSet::every(self.len())),
             Requirement::Gram(gram) => self.list(*gram),
             Requirement::All(parts) => {
                 // The rarest first: most searches end there.
                 let mut order: Vec<(usize, &Requirement)> = parts.iter().map(|part| (self.cost(part), part)).collect();
                 order.sort_by_key(|(cost, _)| *cost);
-                let mut found = FileSet::every(self.files);
+                let mut found = FileSet::every(self.len());
                 for (_, part) in order {
                     found.keep(&self.evaluate(part)?);
                     if found.is_empty() {
@@ -488,7 +494,7 @@ impl Segment {
                 Some(found)
             }
             Requirement::One(parts) => {
-                let mut found = FileSet::none(self.files);
+                let mut found = FileSet::none(self.len());
                 for part in parts {
                     found.join(&self.evaluate(part)?);
                 }
@@ -519,7 +525,7 @@ impl Segment {
     }
 
     fn list(&self, gram: u32) -> Option<FileSet> {
-        let mut found = FileSet::none(self.files);
+        let mut found = FileSet::none(self.len());
         let Some((from, to)) = self.place(gram) else { return Some(found) };
         let mut read = Vec::new();
         let bytes = match &self.source {
@@ -532,7 +538,7 @@ impl Segment {
         };
         let (kind, rest) = bytes.split_first()?;
         match *kind {
-            EVERY => return Some(FileSet::every(self.files)),
+            EVERY => return Some(FileSet::every(self.len())),
             BITMAP => {
                 for (word, bytes) in found.words.iter_mut().zip(rest.chunks(8)) {
                     let mut whole = [0; 8];
@@ -541,7 +547,7 @@ impl Segment {
                 }
             }
             STEPS => {
-                let mut steps = Bytes(rest);
+                let mut steps = Packed(rest);
                 let mut file = 0;
                 while !steps.0.is_empty() {
                     file += usize::try_from(steps.number()?).ok()?;
@@ -563,6 +569,7 @@ mod tests {
 
     use super::{Segment, SegmentBuilder, SegmentError, SegmentFile, Stamp};
     use crate::search::requirement::Requirement;
+    use crate::search::text::Extent;
 
     fn open(bytes: &[u8]) -> Result<(Segment, Vec<SegmentFile>), SegmentError> {
         let mut file = tempfile::tempfile().unwrap();
@@ -577,10 +584,12 @@ mod tests {
             changed_unix_ns: -5,
             identity: (64769, number as u64 + 900),
         };
+        let size = number as u32 * 1000;
         SegmentFile {
             path: format!("folder{}/file{number}", number / 7).into_bytes(),
             stamp: (!number.is_multiple_of(3)).then_some(stamp),
             binary_at_byte: number.is_multiple_of(5).then_some(number as u64),
+            extent: Extent { file_bytes: size, text_bytes: size / 2, lines: number as u32 },
         }
     }
 

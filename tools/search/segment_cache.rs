@@ -183,10 +183,12 @@ mod tests {
 
     use super::{ROOTS_KEPT_MAX, SegmentCache};
     use crate::search::segment::{SegmentBuilder, SegmentFile};
+    use crate::search::text::Extent;
 
     fn segment(path: &str) -> Vec<u8> {
         let mut builder = SegmentBuilder::default();
-        builder.add(SegmentFile { path: path.into(), stamp: None, binary_at_byte: None }, &[1, 2, 3]);
+        let file = SegmentFile { path: path.into(), stamp: None, binary_at_byte: None, extent: Extent::default() };
+        builder.add(file, &[1, 2, 3]);
         builder.finish()
     }
 

@@ -38,6 +38,36 @@ pub struct TextFacts {
     pub text_bytes: u64,
 }
 
+/// How much text a file has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extent {
+    /// Size of the file, in bytes.
+    pub file_bytes: u32,
+    /// Size of its text, in bytes: without a mark, without CRs at line ends, up to a NUL, decoded.
+    pub text_bytes: u32,
+    /// Lines of its text; a last one without an end counts.
+    pub lines: u32,
+}
+
+impl Extent {
+    /// That of a file whose whole text this is; more than 32 bits count is counted as that much.
+    pub fn of(file_bytes: u64, text: &[u8]) -> Self {
+        let mut extent = Self { file_bytes: u32::try_from(file_bytes).unwrap_or(u32::MAX), ..Self::default() };
+        extent.add(text, b'\n');
+        extent
+    }
+
+    /// Adds the next part of a text, of which `before` was the last byte so far (an LF when there was none).
+    pub fn add(&mut self, text: &[u8], before: u8) {
+        let Some(last) = text.last() else { return };
+        let ends = memchr::memchr_iter(b'\n', text).count();
+        // A line that was begun before was counted then.
+        let lines = ends + usize::from(*last != b'\n') - usize::from(before != b'\n');
+        self.lines = self.lines.saturating_add(u32::try_from(lines).unwrap_or(u32::MAX));
+        self.text_bytes = self.text_bytes.saturating_add(u32::try_from(text.len()).unwrap_or(u32::MAX));
+    }
+}
+
 /// A reader of the text of one file.
 pub struct TextReader {
     source: Source,
@@ -371,6 +401,22 @@ mod tests {
             }
         });
         assert!(super::settle_whole(&mut [0xff, 0xfe, b'a', 0], AtNul::End, &mut TextFacts::default()).is_none());
+    }
+
+    #[test]
+    fn an_extent_in_pieces_is_that_of_the_whole() {
+        use super::Extent;
+        for (text, lines) in [("", 0), ("a", 1), ("a\n", 1), ("a\n\nb", 3), ("\n", 1), ("ab\ncd\n", 2)] {
+            assert_eq!(Extent::of(9, text.as_bytes()).lines, lines, "{text:?}");
+            for step in 1..4 {
+                let (mut extent, mut before) = (Extent { file_bytes: 9, ..Extent::default() }, b'\n');
+                for piece in text.as_bytes().chunks(step) {
+                    extent.add(piece, before);
+                    before = *piece.last().unwrap();
+                }
+                assert_eq!(extent, Extent::of(9, text.as_bytes()), "{text:?} by {step}");
+            }
+        }
     }
 
     #[test]

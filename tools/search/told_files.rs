@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use crate::effects::files::{FileError, FileStat, Files, OpenFile};
-use crate::effects::folder_watch::{Change, FolderWatch, WatchError};
+use crate::effects::folder_watch::{Change, FolderWatch, FolderWatches, WatchError};
 use crate::search::tree::TreeError;
 use crate::workspace::local::LocalFiles;
 use crate::workspace_path::WorkspacePath;
@@ -55,7 +55,8 @@ pub type BeginTelling = Box<dyn Fn() -> Result<Arc<dyn ToldFiles>, TreeError> + 
 /// Files on this machine.
 pub struct ToldLocalFiles {
     files: Arc<LocalFiles>,
-    watch: FolderWatch,
+    /// None where nobody tells.
+    watch: Option<Box<dyn FolderWatch>>,
 }
 
 impl ToldLocalFiles {
@@ -63,8 +64,13 @@ impl ToldLocalFiles {
     ///
     /// # Errors
     /// [`WatchError::Refused`].
-    pub fn begin(files: Arc<LocalFiles>) -> Result<Self, WatchError> {
-        Ok(Self { files, watch: FolderWatch::new()? })
+    pub fn begin(files: Arc<LocalFiles>, watches: &dyn FolderWatches) -> Result<Self, WatchError> {
+        Ok(Self { files, watch: Some(watches.begin()?) })
+    }
+
+    /// Of which nobody tells: for whoever looks at the stamps of files.
+    pub(crate) fn untold(files: Arc<LocalFiles>) -> Self {
+        Self { files, watch: None }
     }
 }
 
@@ -82,6 +88,7 @@ impl ToldFiles for ToldLocalFiles {
     }
 
     fn watch(&self, path: &WorkspacePath) -> Result<Option<i32>, TreeError> {
+        let Some(watch) = &self.watch else { return Ok(None) };
         // What may not be opened cannot be listed either; a change of its rights is told by the folder above, and so is
         // what went or became a link. Anything else (no descriptors left, no /proc) would leave it unwatched unnoticed.
         let folder = match self.files.open_folder(path) {
@@ -90,7 +97,7 @@ impl ToldFiles for ToldLocalFiles {
             Err(FileError::Io { ref source, .. }) if is_told_by_the_folder_above(source) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        match self.watch.add(folder.as_fd()) {
+        match watch.add(folder.as_fd()) {
             Ok(number) => Ok(Some(number)),
             Err(_) if rustix::fs::fstat(&folder).is_ok_and(|stat| stat.st_nlink == 0) => Ok(None),
             Err(error) => Err(error.into()),
@@ -98,15 +105,17 @@ impl ToldFiles for ToldLocalFiles {
     }
 
     fn unwatch(&self, watch: i32) {
-        self.watch.remove(watch);
+        if let Some(own) = &self.watch {
+            own.remove(watch);
+        }
     }
 
     fn drain(&self, take: &mut dyn FnMut(Change)) -> Result<(), WatchError> {
-        self.watch.drain(take)
+        self.watch.as_ref().map_or(Ok(()), |watch| watch.drain(take))
     }
 
     fn told(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.watch.as_fd())
+        self.watch.as_ref().map(|watch| watch.as_fd())
     }
 }
 

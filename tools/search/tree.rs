@@ -436,7 +436,9 @@ pub struct TreeWalk<'a> {
     tree: &'a Tree,
     below: Option<WorkspacePath>,
     open: Vec<(&'a Folder, usize)>,
-    /// The path of what was yielded last.
+    /// What was yielded last, and its folder.
+    last: Option<(&'a Folder, &'a Node)>,
+    /// Room for its path, which is put together only when it is asked for.
     path: Vec<u8>,
     counts: WalkCounts,
 }
@@ -453,7 +455,8 @@ pub enum Leaf {
 impl<'a> TreeWalk<'a> {
     /// Starts at a folder; only folders on the way to `below` or beneath it are entered.
     pub fn start(tree: &'a Tree, start: FolderId, below: Option<WorkspacePath>) -> Self {
-        let mut walk = Self { tree, below, open: Vec::new(), path: Vec::new(), counts: WalkCounts::default() };
+        let counts = WalkCounts::default();
+        let mut walk = Self { tree, below, open: Vec::new(), last: None, path: Vec::new(), counts };
         let mut above = tree.folder(start).and_then(|folder| folder.parent);
         while let Some(folder) = above.and_then(|id| tree.folder(id)) {
             walk.count_faults(folder.faults);
@@ -469,7 +472,15 @@ impl<'a> TreeWalk<'a> {
     }
 
     /// The path of what was yielded last.
-    pub fn path(&self) -> &[u8] {
+    pub fn path(&mut self) -> &[u8] {
+        self.path.clear();
+        if let Some((folder, node)) = self.last {
+            if !folder.path.is_root() {
+                self.path.extend_from_slice(folder.path.as_bytes());
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(&node.name);
+        }
         &self.path
     }
 
@@ -483,22 +494,25 @@ impl<'a> TreeWalk<'a> {
                 continue;
             };
             *at += 1;
-            self.path.clear();
-            if !folder.path.is_root() {
-                self.path.extend_from_slice(folder.path.as_bytes());
-                self.path.push(b'/');
-            }
-            self.path.extend_from_slice(&node.name);
+            self.last = Some((folder, node));
             match node.what {
                 What::File(content) => return Some(Leaf::File(content)),
                 What::Link => return Some(Leaf::Link),
                 What::Folder(id) => {
-                    if self.below.as_ref().is_none_or(|below| is_on_the_way(&self.path, below.as_bytes())) {
+                    if self.is_entered() {
                         self.enter(id);
                     }
                 }
             }
         }
+    }
+
+    /// Whether the folder that was met last is on the way.
+    fn is_entered(&mut self) -> bool {
+        let Some(below) = self.below.take() else { return true };
+        let is_entered = is_on_the_way(self.path(), below.as_bytes());
+        self.below = Some(below);
+        is_entered
     }
 
     fn enter(&mut self, id: FolderId) {

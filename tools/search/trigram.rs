@@ -8,15 +8,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::effects::files::{FileStat, Files, Links};
 use crate::effects::folder_watch::{Change, ChangeKind, WatchError};
+use crate::search::ranked_text::is_oversized;
 use crate::search::requirement::Requirement;
 use crate::search::rule_stack::speaks_of_rules;
 use crate::search::segment::{FileSet, Segment};
+use crate::search::text::Extent;
 use crate::search::told_files::ToldFiles;
 use crate::search::tree::{Content, FolderId, Ground, Leaf, ROOT, Tree, TreeError, TreeWalk, entry_of};
+use crate::search::word_cache::{VersionId, WordCache};
+use crate::search::words::FileWords;
 use crate::workspace_path::WorkspacePath;
 
 /// Most repositories inside of a workspace whose own exclude files are kept an eye on.
@@ -27,6 +31,8 @@ const TOUCHED_MAX: usize = 4096;
 /// A segment and where it is kept.
 #[derive(Debug, Clone)]
 pub struct KnownSegment {
+    /// Which one, of all that there ever were; given when it is added.
+    pub serial: u64,
     /// It.
     pub segment: Arc<Segment>,
     /// Its file, when it has a name.
@@ -39,6 +45,9 @@ pub struct Knowledge {
     watched: BTreeMap<i32, FolderId>,
     tree: Arc<Tree>,
     segments: Arc<Vec<Option<KnownSegment>>>,
+    /// Segments that there ever were.
+    serials: u64,
+    words: Arc<RwLock<WordCache>>,
     /// The exclude file of each repository, as it was when the rules were read.
     excludes: Vec<(FolderId, WorkspacePath, Option<FileStat>)>,
     /// Files of which nothing is known since a change.
@@ -109,6 +118,8 @@ impl Knowledge {
             watched,
             tree: Arc::new(tree),
             segments: Arc::default(),
+            serials: 0,
+            words: Arc::default(),
             excludes: Vec::new(),
             touched: BTreeSet::new(),
             scatter: true,
@@ -307,7 +318,9 @@ impl Knowledge {
     }
 
     /// Adds a segment; returns its number.
-    pub fn add_segment(&mut self, segment: KnownSegment) -> u32 {
+    pub fn add_segment(&mut self, mut segment: KnownSegment) -> u32 {
+        self.serials += 1;
+        segment.serial = self.serials;
         let segments = Arc::make_mut(&mut self.segments);
         let number = segments.iter().position(Option::is_none).unwrap_or(segments.len());
         if number == segments.len() {
@@ -355,14 +368,79 @@ impl Knowledge {
         numbers.iter().filter_map(|number| segments.get_mut(*number as usize)?.take()).collect()
     }
 
+    /// The files that stand in a segment and whose words are not kept: all of them when the whole is not more text than
+    /// `text_bytes_max`, else those among `paths`.
+    pub fn without_words(&self, paths: &[WorkspacePath], text_bytes_max: u64) -> Vec<(WorkspacePath, Content)> {
+        let words = read(&self.words);
+        let lacks = |content: Content| {
+            let ranked = |extent| !is_oversized(extent) && !matches!(content, Content::Indexed { binary: true, .. });
+            version_of(&self.segments, content).is_some_and(|(id, extent)| ranked(extent) && words.get(id).is_none())
+        };
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        let mut walk = TreeWalk::start(&self.tree, ROOT, None);
+        while let Some(leaf) = walk.next_leaf() {
+            let Leaf::File(content) = leaf else { continue };
+            bytes += version_of(&self.segments, content).map_or(0, |(_, extent)| u64::from(extent.text_bytes));
+            if bytes > text_bytes_max {
+                let asked = paths.iter().filter_map(|path| Some((path.clone(), self.tree.content_at(path)?)));
+                return asked.filter(|(_, content)| lacks(*content)).collect();
+            }
+            if lacks(content) {
+                all.push((entry_of(walk.path(), leaf).path, content));
+            }
+        }
+        all
+    }
+
+    /// Keeps the words of a file that were read since its content was `content`; whether there was room, or no need
+    /// because it has changed.
+    ///
+    /// # Errors
+    /// As [`Self::refresh`].
+    pub fn keep_words(&mut self, path: &WorkspacePath, content: Content, read: FileWords) -> Result<bool, TreeError> {
+        // Everything that happened until the file was read has been told by now.
+        self.refresh()?;
+        let now = self.tree.content_at(path).filter(|now| *now == content);
+        let Some((id, _)) = now.and_then(|now| version_of(&self.segments, now)) else { return Ok(true) };
+        let mut words = self.words.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(words.keep(id, path.clone(), read))
+    }
+
+    /// Lets go of words of files that are no more what they were.
+    pub fn prune_words(&mut self) {
+        let mut words = self.words.write().unwrap_or_else(PoisonError::into_inner);
+        words.prune(|id, path| {
+            let now = self.tree.content_at(path).and_then(|content| version_of(&self.segments, content));
+            now.is_some_and(|(now, _)| now == id)
+        });
+    }
+
+    /// How many files the words are kept of, and the memory that it takes in bytes.
+    pub fn words_kept(&self) -> (usize, usize) {
+        let words = read(&self.words);
+        (words.len(), words.bytes())
+    }
+
     /// A view of what is known now, after all that changed was heard.
     ///
     /// # Errors
     /// As [`Self::refresh`].
     pub fn view(&mut self) -> Result<View, TreeError> {
         self.refresh()?;
-        Ok(View { tree: Arc::clone(&self.tree), segments: Arc::clone(&self.segments) })
+        let (tree, segments, words) = (&self.tree, &self.segments, &self.words);
+        Ok(View { tree: Arc::clone(tree), segments: Arc::clone(segments), words: Arc::clone(words) })
     }
+}
+
+fn read(words: &RwLock<WordCache>) -> std::sync::RwLockReadGuard<'_, WordCache> {
+    words.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The version of a file that stands in a segment, and how much text it has.
+fn version_of(segments: &[Option<KnownSegment>], content: Content) -> Option<(VersionId, Extent)> {
+    let Content::Indexed { segment, file, .. } = content else { return None };
+    let known = segments.get(segment as usize)?.as_ref()?;
+    Some(((known.serial, file), known.segment.extent(file)?))
 }
 
 /// What was known at one moment; stays as it is.
@@ -370,6 +448,7 @@ impl Knowledge {
 pub struct View {
     tree: Arc<Tree>,
     segments: Arc<Vec<Option<KnownSegment>>>,
+    words: Arc<RwLock<WordCache>>,
 }
 
 impl View {
@@ -378,11 +457,20 @@ impl View {
         &self.tree
     }
 
+    /// How much text a file has; none when nothing is known of it.
+    pub fn extent_of(&self, content: Content) -> Option<Extent> {
+        version_of(&self.segments, content).map(|(_, extent)| extent)
+    }
+
+    /// The words of a file; none when they are not kept.
+    pub fn words_of(&self, content: Content) -> Option<Arc<FileWords>> {
+        let (id, _) = version_of(&self.segments, content)?;
+        read(&self.words).get(id).cloned()
+    }
+
     /// Which files may hold what is required.
     pub fn candidates(&self, required: &Requirement) -> Candidates {
-        let found = |known: &Option<KnownSegment>| known.as_ref().map(|known| known.segment.files_with(required));
-        let sets = if required.is_nothing() { Vec::new() } else { self.segments.iter().map(found).collect() };
-        Candidates { sets }
+        Candidates::of(&self.segments, required)
     }
 }
 
@@ -393,6 +481,13 @@ pub struct Candidates {
 }
 
 impl Candidates {
+    /// The files of these segments that may hold what is required.
+    pub(crate) fn of(segments: &[Option<KnownSegment>], required: &Requirement) -> Self {
+        let found = |known: &Option<KnownSegment>| known.as_ref().map(|known| known.segment.files_with(required));
+        let sets = if required.is_nothing() { Vec::new() } else { segments.iter().map(found).collect() };
+        Self { sets }
+    }
+
     /// Whether a file must be looked at.
     pub fn may_hold(&self, content: Content) -> bool {
         match content {

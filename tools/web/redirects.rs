@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use url::Url;
 
-use super::ssrf::{Origin, admit};
+use super::ssrf::{Origin, Way, admit};
 use super::{Web, WebError, shown};
 use crate::effects::http::{HttpHeaders, HttpMethod, HttpRequest, HttpResponse};
 
@@ -70,19 +70,23 @@ fn is_carried(name: &str) -> bool {
 
 /// One hop.
 async fn exchange(web: &Web, url: &Url, headers: &HttpHeaders) -> Result<HttpResponse, WebError> {
-    let pinned = admit(web, url).await?;
+    let way = admit(web, url).await?;
     let host = || url.host_str().unwrap_or_default().to_owned();
     let mut request = HttpRequest::new(HttpMethod::Get, url.as_str());
     request.headers = headers.clone();
     if request.headers.get("user-agent").is_none() {
         request.headers.push("user-agent", USER_AGENT);
     }
-    request.pinned.clone_from(&pinned);
+    let mut pinned = None;
+    match way {
+        Way::Direct(addresses) => request.pinned = pinned.insert(addresses).clone(),
+        Way::Proxy(proxy) => request.proxy = Some(proxy),
+    }
     let answered = timeout(HEAD_TIMEOUT, web.http.exchange(request)).await;
     let timeout_ms = u64::try_from(HEAD_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
     let response = answered.map_err(|_elapsed| WebError::Silent { host: host(), timeout_ms })??;
-    match response.peer {
-        Some(peer) if !pinned.iter().any(|pin| pin.ip().to_canonical() == peer.ip().to_canonical()) => {
+    match response.peer.zip(pinned) {
+        Some((peer, pinned)) if !pinned.iter().any(|pin| pin.ip().to_canonical() == peer.ip().to_canonical()) => {
             Err(WebError::Peer { host: host(), peer: peer.ip().to_string() })
         }
         _ => Ok(response),
@@ -148,8 +152,8 @@ mod tests {
         let names = [("a.example", "1.1.1.1"), ("b.example", "1.1.1.2"), ("inner.example", "10.0.0.1")];
         let names = names.iter().map(|(name, address)| ((*name).to_owned(), vec![address.parse().unwrap()])).collect();
         let allowed: AllowedOrigins = [Origin::parse("http://127.0.0.1:8080").unwrap()].into_iter().collect();
-        let web =
-            Web { http: Arc::clone(&http) as _, resolver: Arc::new(NamesTwin(names)), allowed: Arc::new(allowed) };
+        let (http_port, resolver) = (Arc::clone(&http) as _, Arc::new(NamesTwin(names)));
+        let web = Web { http: http_port, resolver, allowed: Arc::new(allowed), proxy: None };
         let headers: HttpHeaders =
             [("Authorization", "x"), ("X-Api-Key", "x"), ("Cookie", "x"), ("If-Range", "x"), ("Range", "x")]
                 .into_iter()

@@ -2,6 +2,8 @@
 //!
 //! A name is resolved here, once, and all of its addresses must be public: a name that leads to a private one beside a
 //! public one could be followed to either. The addresses that were judged are the only ones that may be connected to.
+//! Where the host named a proxy, the proxy resolves names: addresses that are written out are judged all the same, and
+//! `localhost` is refused, but what a name stands for is the proxy's to judge.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use url::{Host, Url};
 
 use super::{Web, WebError};
+use crate::effects::http::proxy::HttpProxy;
 
 /// Networks of IPv4 that are not public: address and length of the prefix.
 const PRIVATE_V4: [(Ipv4Addr, u32); 15] = [
@@ -118,11 +121,20 @@ pub(super) fn check_form(url: &Url) -> Result<(), WebError> {
     }
 }
 
-/// Judges an address before it is asked; the answer is what may be connected to.
+/// How an address may be asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// Directly, at these addresses and no other.
+    Direct(Vec<SocketAddr>),
+    /// Through this proxy, which resolves the name.
+    Proxy(HttpProxy),
+}
+
+/// Judges an address before it is asked.
 ///
 /// # Errors
 /// [`WebError::Private`], [`WebError::Offline`], and what [`super::address`] and the resolver say.
-pub async fn admit(web: &Web, url: &Url) -> Result<Vec<SocketAddr>, WebError> {
+pub async fn admit(web: &Web, url: &Url) -> Result<Way, WebError> {
     check_form(url)?;
     if web.allowed.is_offline {
         return Err(WebError::Offline { host: url.host_str().unwrap_or_default().to_owned() });
@@ -133,28 +145,36 @@ pub async fn admit(web: &Web, url: &Url) -> Result<Vec<SocketAddr>, WebError> {
         host: host.to_owned(),
         address: address.map(|address| address.to_string()),
     };
+    let direct =
+        |addresses: &[IpAddr]| Way::Direct(addresses.iter().map(|address| SocketAddr::new(*address, port)).collect());
+    // What is allowed although it is private is this host's own neighbourhood, not the proxy's.
+    let proxy = web.proxy.as_ref().filter(|_| !allowed);
+    let through = |proxy: &HttpProxy| Way::Proxy(proxy.clone());
     let name = match url.host() {
-        Some(Host::Ipv4(address)) => return admit_literal(address.into(), port, allowed),
-        Some(Host::Ipv6(address)) => return admit_literal(address.into(), port, allowed),
-        Some(Host::Domain(name)) => name,
+        Some(Host::Ipv4(address)) => Err(IpAddr::from(address)),
+        Some(Host::Ipv6(address)) => Err(IpAddr::from(address)),
+        Some(Host::Domain(name)) => Ok(name),
         None => return Err(WebError::Address { reason: "the address names no host".to_owned() }),
+    };
+    let name = match name {
+        Err(literal) if allowed || is_public(literal) => {
+            return Ok(proxy.map_or_else(|| direct(&[literal]), through));
+        }
+        Err(literal) => return Err(private(&literal.to_string(), None)),
+        Ok(name) => name,
     };
     let plain = name.trim_end_matches('.').to_ascii_lowercase();
     if !allowed && (plain == "localhost" || plain.ends_with(".localhost")) {
         return Err(private(name, None));
     }
+    if let Some(proxy) = proxy {
+        return Ok(through(proxy));
+    }
     let addresses = web.resolver.resolve(name.to_owned()).await?;
     if let Some(hidden) = addresses.iter().find(|address| !allowed && !is_public(**address)) {
         return Err(private(name, Some(*hidden)));
     }
-    Ok(addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect())
-}
-
-fn admit_literal(address: IpAddr, port: u16, allowed: bool) -> Result<Vec<SocketAddr>, WebError> {
-    if allowed || is_public(address) {
-        return Ok(vec![SocketAddr::new(address, port)]);
-    }
-    Err(WebError::Private { host: address.to_string(), address: None })
+    Ok(direct(&addresses))
 }
 
 /// Whether an address is on the public internet; an IPv4 address inside of an IPv6 one is judged as itself.
@@ -192,7 +212,7 @@ pub(crate) mod tests {
     use futures_util::future::BoxFuture;
     use url::Url;
 
-    use super::{AllowedOrigins, Origin, Web, WebError, admit, is_public};
+    use super::{AllowedOrigins, HttpProxy, Origin, Way, Web, WebError, admit, is_public};
     use crate::effects::http::{Http, HttpError, HttpRequest, HttpResponse};
     use crate::effects::resolver::{ResolveError, Resolver};
 
@@ -221,12 +241,14 @@ pub(crate) mod tests {
         let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
         let names = names.iter().map(|(name, texts)| ((*name).to_owned(), addresses(texts))).collect();
         let allowed: AllowedOrigins = allowed.iter().map(|text| Origin::parse(text).unwrap()).collect();
-        Web { http: Arc::new(NoNetwork), resolver: Arc::new(NamesTwin(names)), allowed: Arc::new(allowed) }
+        Web { http: Arc::new(NoNetwork), resolver: Arc::new(NamesTwin(names)), allowed: Arc::new(allowed), proxy: None }
     }
 
     async fn admitted(web: &Web, url: &str) -> Result<Vec<String>, WebError> {
-        let found = admit(web, &Url::parse(url).unwrap()).await?;
-        Ok(found.iter().map(ToString::to_string).collect())
+        Ok(match admit(web, &Url::parse(url).unwrap()).await? {
+            Way::Direct(addresses) => addresses.iter().map(ToString::to_string).collect(),
+            Way::Proxy(proxy) => vec![proxy.to_string()],
+        })
     }
 
     #[test]
@@ -322,6 +344,28 @@ pub(crate) mod tests {
         ] {
             assert!(matches!(admitted(&web, url).await, Err(WebError::Private { .. })), "{url}");
         }
+    }
+
+    // Behind a proxy names are the proxy's to resolve; addresses that are written out are judged all the same.
+    #[tokio::test]
+    async fn a_proxy_is_no_way_to_what_is_written_out_as_private() {
+        let mut web = web(&[("files.intranet", &["10.0.0.1"])], &["http://files.intranet"]);
+        web.proxy = Some(HttpProxy::parse("http://me:hush@10.9.9.9:3128").unwrap());
+        for public in ["http://unknown.example/", "https://1.1.1.1/", "https://[2606:4700::1111]/x"] {
+            assert_eq!(admitted(&web, public).await.unwrap(), ["http://10.9.9.9:3128"], "{public}");
+        }
+        for private in [
+            "http://127.0.0.1/",
+            "http://2130706433/",
+            "http://[::ffff:10.0.0.1]/",
+            "http://localhost/",
+            "http://a.LOCALHOST./",
+            "http://10.9.9.9:3128/",
+        ] {
+            assert!(matches!(admitted(&web, private).await, Err(WebError::Private { .. })), "{private}");
+        }
+        assert_eq!(admitted(&web, "http://files.intranet/x").await.unwrap(), ["10.0.0.1:80"]);
+        assert!(matches!(admitted(&web, "http://me:x@a.example/").await, Err(WebError::Address { .. })));
     }
 
     #[tokio::test]

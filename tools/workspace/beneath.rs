@@ -29,12 +29,19 @@ pub(super) struct Beneath {
     label: String,
     absolute: Vec<u8>,
     openat2: bool,
+    parts_hard_links: bool,
 }
 
 impl Beneath {
-    pub(super) fn new(root: Dir, absolute: &OsStr) -> Self {
+    /// `parts_hard_links`: whether a file with several names may be replaced under one of them.
+    pub(super) fn new(root: Dir, absolute: &OsStr, parts_hard_links: bool) -> Self {
         let label = absolute.to_string_lossy().into_owned();
-        Self { root, label, absolute: absolute.as_bytes().to_vec(), openat2: true }
+        Self { root, label, absolute: absolute.as_bytes().to_vec(), openat2: true, parts_hard_links }
+    }
+
+    /// Whether a file with several names may be replaced under one of them.
+    pub(super) fn parts_hard_links(&self) -> bool {
+        self.parts_hard_links
     }
 
     /// How the root is shown to people.
@@ -285,7 +292,7 @@ mod tests {
     fn beneath(root: &std::path::Path, openat2: bool) -> Beneath {
         let root = std::fs::canonicalize(root).unwrap();
         let dir = Dir::open_ambient_dir(&root, ambient_authority()).unwrap();
-        Beneath { openat2, ..Beneath::new(dir, root.as_os_str()) }
+        Beneath { openat2, ..Beneath::new(dir, root.as_os_str(), false) }
     }
 
     fn path(text: &str) -> WorkspacePath {

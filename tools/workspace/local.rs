@@ -22,7 +22,7 @@ use super::landing::Landing;
 use super::log_file::open_log;
 use super::replacement::Replacing;
 use super::transaction::Transaction;
-use super::{Commands, Workspace, WorkspaceCapabilities, leftover, note};
+use super::{Commands, Workspace, WorkspaceCapabilities, WriteAllowance, leftover, note};
 use crate::effects::files::together::{FileChange, TogetherError};
 use crate::effects::files::{
     Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, LogFile, NewFile, OpenFile, Replacement,
@@ -52,10 +52,23 @@ pub fn open(
     wanted: WorkspaceCapabilities,
     processes: Option<Arc<dyn Processes>>,
 ) -> Result<Workspace, FileError> {
-    let (files, folder) = LocalFiles::open(root)?;
+    open_allowing(root, wanted, processes, WriteAllowance::default())
+}
+
+/// As [`open`], where more may be written than usual.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_allowing(
+    root: &Path,
+    wanted: WorkspaceCapabilities,
+    processes: Option<Arc<dyn Processes>>,
+    allowance: WriteAllowance,
+) -> Result<Workspace, FileError> {
+    let (files, folder) = LocalFiles::open_allowing(root, allowance)?;
     let display_root = files.beneath.label().to_owned();
     let commands = processes.map(|processes| Commands { processes, folder });
-    Ok(Workspace::new(display_root, wanted, Arc::new(files), commands))
+    Ok(Workspace::new(display_root, wanted, Arc::new(files), commands).with_allowance(allowance))
 }
 
 impl LocalFiles {
@@ -63,8 +76,12 @@ impl LocalFiles {
     ///
     /// # Errors
     /// As [`open`].
-    #[expect(clippy::disallowed_methods, reason = "the real side of the files port")]
     pub fn open(root: &Path) -> Result<(Self, std::path::PathBuf), FileError> {
+        Self::open_allowing(root, WriteAllowance::default())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the real side of the files port")]
+    fn open_allowing(root: &Path, allowance: WriteAllowance) -> Result<(Self, std::path::PathBuf), FileError> {
         let shown = root.display().to_string();
         let fail = |source: std::io::Error| match source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOENT) => FileError::WorkspaceMissing { root: shown.clone() },
@@ -73,7 +90,10 @@ impl LocalFiles {
         };
         let absolute = std::fs::canonicalize(root).map_err(fail)?;
         let dir = Dir::open_ambient_dir(&absolute, ambient_authority()).map_err(fail)?;
-        let files = Self { beneath: Arc::new(Beneath::new(dir, absolute.as_os_str())), swept: Mutex::default() };
+        let files = Self {
+            beneath: Arc::new(Beneath::new(dir, absolute.as_os_str(), allowance.hard_links)),
+            swept: Mutex::default(),
+        };
         // First: what was cut off half-way is put right before anything is looked at.
         note::recover(&files.beneath);
         files.sweep_once(files.beneath.root());
@@ -335,6 +355,7 @@ mod tests {
     use std::path::Path;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+    use super::super::WriteAllowance;
     use super::{
         Expected, FileError, FileKind, Files as _, Links, LocalFiles, Replacement, WorkspaceCapabilities, WorkspacePath,
     };
@@ -454,6 +475,25 @@ mod tests {
         assert_eq!(mode("new/deep/file"), mode("plain"));
     }
 
+    // Case C038: the owner stays where that is allowed: anybody's for root, one's own for others.
+    #[test]
+    fn owners_are_kept_where_that_is_allowed() {
+        use std::os::unix::fs::{MetadataExt as _, chown};
+        let root = tempfile::tempdir().unwrap();
+        let files = local(root.path());
+        let path = root.path().join("f");
+        fs::write(&path, "old").unwrap();
+        if rustix_is_root(root.path()) {
+            chown(&path, Some(12_345), Some(23_456)).unwrap();
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o4750)).unwrap();
+        let facts = |stat: &fs::Metadata| (stat.uid(), stat.gid(), stat.mode() & 0o7777, stat.len());
+        let before = facts(&fs::metadata(&path).unwrap());
+        put(&files, "f", b"new", Expected::Any).unwrap();
+        assert_eq!(facts(&fs::metadata(&path).unwrap()), before);
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
     fn rustix_is_root(folder: &Path) -> bool {
         use std::os::unix::fs::MetadataExt as _;
         fs::metadata(folder).unwrap().uid() == 0
@@ -477,6 +517,20 @@ mod tests {
         put(&files, "link", b"new", Expected::Content(Digest::of(b"old"))).unwrap();
         assert_eq!(content(&files, "d/target").unwrap(), "new");
         assert!(fs::symlink_metadata(root.join("link")).unwrap().is_symlink());
+    }
+
+    // Case R15: where it is allowed, one name gets a file of its own, and the other keeps what it had.
+    #[test]
+    fn a_file_with_two_names_is_replaced_where_that_is_allowed() {
+        let (folder, outer) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outer.path().join("outside"), "safe").unwrap();
+        fs::hard_link(outer.path().join("outside"), folder.path().join("hard")).unwrap();
+        let allowance = WriteAllowance { hard_links: true, ..WriteAllowance::default() };
+        let (files, _) = LocalFiles::open_allowing(folder.path(), allowance).unwrap();
+        put(&files, "hard", b"new", Expected::Content(Digest::of(b"safe"))).unwrap();
+        assert_eq!(fs::read_to_string(outer.path().join("outside")).unwrap(), "safe");
+        assert_eq!(content(&files, "hard").unwrap(), "new");
+        assert_eq!(std::os::unix::fs::MetadataExt::nlink(&fs::metadata(outer.path().join("outside")).unwrap()), 1);
     }
 
     #[test]

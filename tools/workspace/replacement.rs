@@ -190,7 +190,7 @@ impl<'r> Replacing<'r> {
             FileType::Symlink => return Err(Halt::Raced),
             _ => return Err(not_a_file(self.asked, stat.st_mode).into()),
         }
-        if stat.st_nlink > 1 {
+        if stat.st_nlink > 1 && !self.beneath.parts_hard_links() {
             let (path, link_count) = (self.asked.to_string(), stat.st_nlink);
             return Err(FileError::HardLinked { path, link_count }.into());
         }

@@ -3,9 +3,11 @@
 #![expect(clippy::disallowed_methods, reason = "tests change real files")]
 
 use std::fs;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,10 +15,12 @@ use serde_json::{Value, json};
 use super::tool;
 use crate::builtin::testing::{call, context};
 use crate::context::ToolContext;
+use crate::effects::folder_watch::{Change, FolderWatch, FolderWatches, SystemWatches, WatchError};
 use crate::outcome::ToolOutcome;
 use crate::search::requirement::Requirement;
 use crate::search::resident_index::{ResidentIndex, ResidentIndexes};
 use crate::search::tree::{Leaf, ROOT, TreeWalk};
+use crate::workspace_path::WorkspacePath;
 
 /// Rounds of changes; each is followed by [`SEARCHES`] pairs of searches.
 const ROUNDS: usize = 220;
@@ -52,6 +56,21 @@ const PATTERNS: [&str; 22] = [
     "nowhere",
     "--",
     "(?-u:\\xc3)",
+];
+
+const QUESTIONS: [&str; 12] = [
+    "alpha",
+    "where is Gamma",
+    "delta one two",
+    "缓存",
+    "kelvin",
+    "\u{212a}elvin alpha",
+    "straße 42",
+    "foo bar x",
+    "o txt m",
+    "ＤＥＬＴＡ betas",
+    "nowhere at all",
+    "lib test",
 ];
 
 /// A small generator of numbers, so that a bad round can be found again by its number.
@@ -136,6 +155,13 @@ impl Numbers {
             arguments["mode"] = json!("glob");
             arguments["query"] =
                 json!(["*.rs", "a/**", "**/b/*", "*", "lib/one/*.txt", "{m,n}.rs", "*.log", "**/o.txt"][self.below(8)]);
+        } else if self.below(3) == 0 {
+            arguments["mode"] = json!("bm25");
+            arguments["query"] = json!(QUESTIONS[self.below(QUESTIONS.len())]);
+            arguments["context"] = json!(self.below(4));
+            if self.below(4) == 0 {
+                arguments["include"] = json!(["*.rs", "a/**", "*.txt", ".hid/**"][self.below(4)]);
+            }
         } else {
             arguments["mode"] = json!("grep");
             let mut pattern = PATTERNS[self.below(PATTERNS.len())].to_owned();
@@ -219,6 +245,7 @@ async fn searches_with_an_index_give_what_searches_without_give() {
         }
     }
     assert!(with_view > ROUNDS * SEARCHES * 9 / 10, "the index was rarely used: {with_view}");
+    assert!(index.status().words_files > 0 && index.status().words_bytes > 0, "no words were kept");
     for number in 0..200 {
         fs::write(root.join(format!("more{number}")), "some more text\n").unwrap();
     }
@@ -314,6 +341,115 @@ async fn an_index_that_cannot_be_kept_is_as_true() {
         compare(ctx, &first, &json!({"mode": "grep", "query": "word77"}), 2).await;
     }
     fs::remove_dir_all(again).unwrap();
+}
+
+/// Gives watches that refuse a folder once so many are watched, as the kernel does at its limit.
+#[derive(Debug)]
+struct LimitedWatches(usize);
+
+impl FolderWatches for LimitedWatches {
+    fn begin(&self) -> Result<Box<dyn FolderWatch>, WatchError> {
+        let refused = || WatchError::Refused(std::io::Error::from(std::io::ErrorKind::Unsupported));
+        let left = self.0.checked_sub(1).ok_or_else(refused)?;
+        Ok(Box::new(LimitedWatch { inner: SystemWatches.begin()?, left: AtomicUsize::new(left) }))
+    }
+}
+
+#[derive(Debug)]
+struct LimitedWatch {
+    inner: Box<dyn FolderWatch>,
+    left: AtomicUsize,
+}
+
+impl FolderWatch for LimitedWatch {
+    fn add(&self, folder: BorrowedFd<'_>) -> Result<i32, WatchError> {
+        let take = |left: usize| left.checked_sub(1);
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => self.inner.add(folder),
+            Err(_) => Err(WatchError::Refused(std::io::Error::from(std::io::ErrorKind::StorageFull))),
+        }
+    }
+
+    fn remove(&self, watch: i32) {
+        self.inner.remove(watch);
+    }
+
+    fn drain(&self, take: &mut dyn FnMut(Change)) -> Result<(), WatchError> {
+        self.inner.drain(take)
+    }
+}
+
+impl AsFd for LimitedWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+// No watch at all, none for some folders, and one that comes to its limit later: what is known is known by stamps, what
+// is found is the same, and what is known not to match is not looked into. Takes as long as it takes for files to
+// become old enough for their stamps, two seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_watch_files_are_known_by_their_stamps() {
+    for limit in [0, 3, 14] {
+        let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let root = folder.path();
+        let mut numbers = Numbers(limit as u64);
+        for number in 0..200 {
+            fs::create_dir_all(root.join(format!("d{}", number % 8))).unwrap();
+            fs::write(root.join(format!("d{}/f{number}", number % 8)), format!("word{number}\n")).unwrap();
+        }
+        let ctx = context(root);
+        let watches = Arc::new(LimitedWatches(limit));
+        let indexes = Arc::new(ResidentIndexes::with_watches(Some(cache.path().to_owned()), watches));
+        let index = indexes.of(ctx.workspace.files().as_ref()).unwrap();
+        compare(&ctx, &indexes, &json!({"mode": "grep", "query": "word77\\b"}), 0).await;
+        assert!(wait(&index));
+        // The last one is refused when these come.
+        for number in 0..8 {
+            fs::create_dir_all(root.join(format!("more{number}"))).unwrap();
+        }
+        for round in 0..25 {
+            numbers.change(root);
+            for _ in 0..4 {
+                compare(&ctx, &indexes, &numbers.search(), round).await;
+            }
+        }
+        let known = || {
+            assert!(wait(&index));
+            let view = index.stamp_view().expect("known by stamps");
+            let candidates = view.candidates(&Requirement::of("word77\\b", true));
+            let passed = (0..200).filter(|number| {
+                let path = WorkspacePath::from_relative(Path::new(&format!("d{}/f{number}", number % 8)));
+                !candidates.may_hold(view.content_of(&path))
+            });
+            passed.count()
+        };
+        let began_at = std::time::Instant::now();
+        while known() < 190 {
+            assert!(began_at.elapsed() < PATIENCE, "{limit}: {} files are known not to match", known());
+        }
+        assert!(index.status().by_stamps && index.status().segments > 0, "{limit}");
+        for word in ["word77\\b", "nowhere", "word"] {
+            compare(&ctx, &indexes, &json!({"mode": "grep", "query": word}), 100).await;
+        }
+        // What changes is seen, though nobody tells of it.
+        let path = root.join("d5/f77");
+        let before = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::write(&path, "word99\n").unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_modified(before).unwrap();
+        fs::hard_link(root.join("d6/f78"), folder.path().join("d7/second")).unwrap();
+        for word in ["word77\\b", "word99\\b", "word78\\b"] {
+            compare(&ctx, &indexes, &json!({"mode": "grep", "query": word}), 101).await;
+        }
+        indexes.close();
+        assert!(index.stamp_view().is_none());
+        // The next process begins with what was kept.
+        let again = Arc::new(ResidentIndexes::with_watches(Some(cache.path().to_owned()), Arc::new(LimitedWatches(0))));
+        let index = again.of(ctx.workspace.files().as_ref()).unwrap();
+        index.begin();
+        assert!(wait(&index) && index.status().entries > 100, "{:?}", index.status());
+        compare(&ctx, &again, &json!({"mode": "grep", "query": "word77\\b"}), 102).await;
+    }
 }
 
 // The background work ends at once, and with it every thread of it.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::{Request, Step, fault, wrong};
 use crate::effects::files::{FileKind, FolderEntry, Links};
 use crate::search::requirement::Requirement;
+use crate::search::stamp_index::StampView;
 use crate::search::tree::{Content, Leaf, Tree, TreeWalk, entry_of};
 use crate::search::trigram::{Candidates, View};
 use crate::search::walk::{StartError, Walk, WalkCounts, WalkOptions};
@@ -17,8 +18,8 @@ use crate::workspace_path::WorkspacePath;
 
 /// Where entries come from.
 pub(super) enum Ground<'a> {
-    /// The files themselves.
-    Walk(Box<Walk<'a>>),
+    /// The files themselves, with what is known of them by their stamps.
+    Walk { walk: Box<Walk<'a>>, stamps: Option<StampView> },
     /// What is known.
     View { view: View, start: WorkspacePath, below: Option<WorkspacePath> },
 }
@@ -33,7 +34,10 @@ impl<'a> Ground<'a> {
             StartError::File(error) => fault(&error),
             error @ StartError::InGit { .. } => wrong(error.to_string()),
         })?;
-        Ok(Self::Walk(Box::new(walk)))
+        // A single file is looked into: with all of its bytes, whatever an index knows of its text.
+        let index = request.index.as_ref().filter(|_| !walk.is_single_file());
+        let stamps = index.and_then(|index| index.stamp_view());
+        Ok(Self::Walk { walk: Box::new(walk), stamps })
     }
 
     fn known(request: &Request, options: &WalkOptions) -> Option<Self> {
@@ -53,14 +57,14 @@ impl<'a> Ground<'a> {
     /// Where it starts, without links.
     pub(super) fn start(&self) -> &WorkspacePath {
         match self {
-            Self::Walk(walk) => walk.start_path(),
+            Self::Walk { walk, .. } => walk.start_path(),
             Self::View { start, .. } => start,
         }
     }
 
     /// Whether it is a single file.
     pub(super) fn is_single_file(&self) -> bool {
-        matches!(self, Self::Walk(walk) if walk.is_single_file())
+        matches!(self, Self::Walk { walk, .. } if walk.is_single_file())
     }
 }
 
@@ -87,7 +91,7 @@ pub(super) struct Entries<'a> {
 }
 
 enum Source<'a> {
-    Walk(&'a mut Walk<'a>),
+    Walk { walk: &'a mut Walk<'a>, stamps: Option<(&'a StampView, Candidates)> },
     Tree { walk: TreeWalk<'a>, candidates: Candidates },
 }
 
@@ -96,7 +100,10 @@ impl<'a> Entries<'a> {
     pub(super) fn new(request: &'a Request, ground: &'a mut Ground<'a>, required: &Requirement) -> Self {
         let start = ground.start().clone();
         let source = match ground {
-            Ground::Walk(walk) => Source::Walk(walk),
+            Ground::Walk { walk, stamps } => {
+                let stamps = stamps.as_ref().filter(|_| !required.is_nothing());
+                Source::Walk { walk, stamps: stamps.map(|stamps| (stamps, stamps.candidates(required))) }
+            }
             Ground::View { view, start, below } => {
                 let candidates = view.candidates(required);
                 Source::Tree { walk: walk_of(view.tree(), start, below.clone()), candidates }
@@ -105,10 +112,17 @@ impl<'a> Entries<'a> {
         Self { request, source, start, links: 0, passed: 0 }
     }
 
+    /// Tells the index what was met, so that more is known for the next search.
+    pub(super) fn take_back(&self) {
+        if let (Source::Walk { stamps: Some((stamps, _)), .. }, Some(index)) = (&self.source, &self.request.index) {
+            index.take_back(stamps);
+        }
+    }
+
     /// What was left out so far.
     pub(super) fn counts(&self) -> WalkCounts {
         match &self.source {
-            Source::Walk(walk) => walk.counts(),
+            Source::Walk { walk, .. } => walk.counts(),
             Source::Tree { walk, .. } => walk.counts(),
         }
     }
@@ -126,16 +140,27 @@ impl Iterator for Entries<'_> {
     fn next(&mut self) -> Option<Entry> {
         let Self { request, source, start, links, passed } = self;
         match source {
-            Source::Walk(walk) => loop {
+            Source::Walk { walk, stamps } => loop {
                 let entry = walk.next()?;
                 if !request.wants(entry.path.as_bytes(), start) {
                     continue;
                 }
                 match entry.kind {
-                    FileKind::File => return Some(Entry { entry, passed: 0, binary: false }),
-                    FileKind::Link => *links += 1,
-                    _ => {}
+                    FileKind::File => {}
+                    FileKind::Link => {
+                        *links += 1;
+                        continue;
+                    }
+                    _ => continue,
                 }
+                let content = stamps.as_ref().map_or(Content::Unknown, |(stamps, _)| stamps.content_of(&entry.path));
+                let matches_not = stamps.as_ref().is_some_and(|(_, candidates)| !candidates.may_hold(content))
+                    && (!request.files.is_guarded() || request.files.may_read(&entry.path).is_ok());
+                let binary = matches_not && matches!(content, Content::Indexed { binary: true, .. });
+                if binary || !matches_not {
+                    return Some(Entry { entry, passed: std::mem::take(passed), binary });
+                }
+                *passed += 1;
             },
             Source::Tree { walk, candidates } => loop {
                 let leaf = walk.next_leaf()?;
@@ -149,14 +174,13 @@ impl Iterator for Entries<'_> {
                         continue;
                     }
                 };
-                let entry = || entry_of(walk.path(), leaf);
                 let matches_not = !candidates.may_hold(content)
-                    && (!request.files.is_guarded() || request.files.may_read(&entry().path).is_ok());
-                if !matches_not {
-                    return Some(Entry { entry: entry(), passed: std::mem::take(passed), binary: false });
-                }
-                if let Content::Indexed { binary: true, .. } = content {
-                    return Some(Entry { entry: entry(), passed: std::mem::take(passed), binary: true });
+                    && (!request.files.is_guarded()
+                        || request.files.may_read(&entry_of(walk.path(), leaf).path).is_ok());
+                let binary = matches_not && matches!(content, Content::Indexed { binary: true, .. });
+                if binary || !matches_not {
+                    let entry = entry_of(walk.path(), leaf);
+                    return Some(Entry { entry, passed: std::mem::take(passed), binary });
                 }
                 *passed += 1;
             },

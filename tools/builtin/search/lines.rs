@@ -51,6 +51,7 @@ pub(super) fn search(request: &Request, query: &str, pattern: &LinePattern, stop
     report.notes.files += entries.passed;
     report.notes.links = entries.links;
     let counts = entries.counts();
+    entries.take_back();
     report.finish(query, &counts)
 }
 

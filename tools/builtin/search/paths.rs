@@ -51,7 +51,7 @@ pub(super) fn search(request: &Request, query: &str, pattern: &PathPattern, stop
         total += 1;
     };
     let counts = match &mut ground {
-        Ground::Walk(walk) => {
+        Ground::Walk { walk, .. } => {
             for entry in walk.by_ref().take_while(|_| !stop.is_given()) {
                 consider(entry.path.as_bytes(), entry.kind != FileKind::File);
             }

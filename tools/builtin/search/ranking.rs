@@ -1,5 +1,6 @@
 //! Mode bm25: the passages that say most about the words of a question.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -9,10 +10,15 @@ use super::notes::Notes;
 use super::{Anchors, Request, Step, wrong};
 use crate::outcome::ToolOutcome;
 use crate::search::bm25::{B, K1, PATH_WEIGHT, Query, SYMBOL_WEIGHT, TEST_FACTOR};
-use crate::search::passages::{CORPUS_BYTES_MAX, CORPUS_FILES_MAX, Passage, PassageOptions, RankingFacts, rank};
+use crate::search::passages::{
+    CORPUS_BYTES_MAX, CORPUS_FILES_MAX, Candidate, Known, Passage, PassageOptions, Passed, RankingFacts, rank,
+};
+use crate::search::ranked_text::is_oversized;
 use crate::search::stop::Stop;
-use crate::search::tree::entry_of;
+use crate::search::tree::{Content, Leaf, TreeWalk, entry_of};
+use crate::search::trigram::{Candidates, View};
 use crate::search::walk::{WalkCounts, WalkOptions};
+use crate::workspace_path::WorkspacePath;
 
 /// Passages given when no limit is asked for.
 pub(super) const PASSAGES_DEFAULT: usize = 10;
@@ -22,6 +28,9 @@ pub(super) const PASSAGES_MAX: usize = 25;
 pub(super) const CONTEXT_LINES_DEFAULT: usize = 2;
 /// Most lines around them; a larger number is lowered to it.
 pub(super) const CONTEXT_LINES_MAX: usize = 8;
+
+/// Most files of one ranking whose words are asked to be kept.
+const UNREAD_MAX: usize = 4096;
 
 /// Takes the query apart.
 pub(super) fn query(text: &str) -> Step<Query> {
@@ -34,22 +43,38 @@ pub(super) fn search(request: &Request, query: &Query, limit: Option<u64>, stop:
     let mut ground = Ground::of(request, walk_options)?;
     let requested = limit.map_or(PASSAGES_DEFAULT, |limit| usize::try_from(limit).unwrap_or(PASSAGES_MAX));
     let options = PassageOptions {
-        start: ground.start().clone(),
-        include: request.include.clone(),
         limit: requested.min(PASSAGES_MAX),
         context: request.context.unwrap_or(CONTEXT_LINES_DEFAULT).min(CONTEXT_LINES_MAX),
     };
-    let files = request.files.as_ref();
+    let (files, start) = (request.files.as_ref(), ground.start().clone());
     let (passages, facts, counts) = match &mut ground {
-        Ground::Walk(walk) => {
-            let (passages, facts) = rank(files, walk.as_mut(), query, &options, stop);
+        Ground::Walk { walk, .. } => {
+            let mut all =
+                walk.by_ref().filter(|entry| request.wants(entry.path.as_bytes(), &start)).map(Candidate::from);
+            let (passages, facts) = rank(files, &mut all, &Cell::default(), query, options, stop);
+            if let Some(index) = &request.index {
+                index.want_words(Vec::new());
+            }
             (passages, facts, walk.counts())
         }
         Ground::View { view, start, below } => {
-            let mut walk = walk_of(view.tree(), start, below.clone());
-            let mut entries = std::iter::from_fn(|| walk.next_leaf().map(|leaf| entry_of(walk.path(), leaf)));
-            let (passages, facts) = rank(files, &mut entries, query, &options, stop);
-            (passages, facts, walk.counts())
+            let (view, start, passed) = (&*view, &*start, Cell::default());
+            let mut all = Ranked {
+                request,
+                query,
+                candidates: view.candidates(&query.requirement()),
+                walk: walk_of(view.tree(), start, below.clone()),
+                view,
+                start,
+                passed: &passed,
+                unread: Vec::new(),
+            };
+            let (passages, facts) = rank(files, &mut all, &passed, query, options, stop);
+            let (unread, counts) = (all.unread, all.walk.counts());
+            if let Some(index) = request.index.as_ref().filter(|_| !unread.is_empty()) {
+                index.want_words(unread);
+            }
+            (passages, facts, counts)
         }
     };
     let notes =
@@ -97,6 +122,76 @@ pub(super) fn search(request: &Request, query: &Query, limit: Option<u64>, stop:
         .with("results", passages.iter().map(result_of).collect::<Value>())
         .with("returned_results", passages.len())
         .with("left_out", notes.facts(&counts)))
+}
+
+/// The files of a view, with what is known of them.
+struct Ranked<'a> {
+    request: &'a Request,
+    query: &'a Query,
+    view: &'a View,
+    candidates: Candidates,
+    walk: TreeWalk<'a>,
+    start: &'a WorkspacePath,
+    /// Files since the last one that was handed out.
+    passed: &'a Cell<Passed>,
+    /// Files that must be read because their words are not kept.
+    unread: Vec<WorkspacePath>,
+}
+
+impl Iterator for Ranked<'_> {
+    type Item = Candidate;
+
+    fn next(&mut self) -> Option<Candidate> {
+        loop {
+            let leaf = self.walk.next_leaf()?;
+            if self.request.include.is_some() && !self.request.wants(self.walk.path(), self.start) {
+                continue;
+            }
+            let known = match leaf {
+                Leaf::File(content) => self.known(leaf, content),
+                Leaf::Link => Known::Nothing,
+            };
+            if let Known::Without(extent) = known
+                && !self.query.may_be_in_path(self.walk.path())
+            {
+                let mut passed = self.passed.get();
+                passed.add(extent);
+                self.passed.set(passed);
+                continue;
+            }
+            let entry = entry_of(self.walk.path(), leaf);
+            return Some(Candidate { entry, known, passed: self.passed.take() });
+        }
+    }
+}
+
+impl Ranked<'_> {
+    fn known(&mut self, leaf: Leaf, content: Content) -> Known {
+        let Some(extent) = self.view.extent_of(content) else { return Known::Nothing };
+        let files = &self.request.files;
+        // What this session may not see is met as every session meets it.
+        if files.is_guarded() && files.may_read(&entry_of(self.walk.path(), leaf).path).is_err() {
+            return Known::Nothing;
+        }
+        if is_oversized(extent) {
+            return Known::Oversized;
+        }
+        if matches!(content, Content::Indexed { binary: true, .. }) {
+            return Known::Binary;
+        }
+        if !self.candidates.may_hold(content) {
+            return Known::Without(extent);
+        }
+        match self.view.words_of(content) {
+            Some(words) => Known::Words(words),
+            None => {
+                if self.unread.len() < UNREAD_MAX {
+                    self.unread.push(entry_of(self.walk.path(), leaf).path);
+                }
+                Known::Nothing
+            }
+        }
+    }
 }
 
 /// The passages, best first, a blank line between them; then what was left out.

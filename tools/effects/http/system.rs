@@ -1,7 +1,7 @@
 //! The real side of the HTTP port: a pooled client over TCP and TLS.
 //!
-//! A client fixes its pins, its connect timeout and whether it unpacks, and a pooled connection asks no resolver; so
-//! there is one client for each such triple, and requests with different pins never share a connection. The trusted
+//! A client fixes its pins, its proxy, its connect timeout and whether it unpacks, and a pooled connection asks no
+//! resolver; so there is one client for each such set, and requests with different pins never share a connection. The trusted
 //! roots are those of the system together with Mozilla's, read once, when the first `https` address is asked for.
 
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ use reqwest::header::{HeaderName, HeaderValue};
 use rustls::{ClientConfig, RootCertStore};
 use url::{Host, Url};
 
+use super::proxy::HttpProxy;
 use super::{Http, HttpError, HttpHeaders, HttpMethod, HttpRequest, HttpResponse};
 
 /// Clients kept for later requests.
@@ -57,6 +58,7 @@ struct Setting {
     decompress: bool,
     connect_timeout: Duration,
     pinned: Option<(String, Vec<SocketAddr>)>,
+    proxy: Option<HttpProxy>,
 }
 
 impl SystemHttp {
@@ -93,7 +95,6 @@ impl SystemHttp {
             .tls_backend_preconfigured(tls)
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
-            .no_proxy()
             .retry(reqwest::retry::never())
             .connect_timeout(setting.connect_timeout)
             .gzip(setting.decompress)
@@ -102,10 +103,16 @@ impl SystemHttp {
             .pool_idle_timeout(IDLE_TIMEOUT)
             .http2_max_header_list_size(HEADERS_BYTES_MAX)
             .tcp_nodelay(true);
+        let refused = |error: reqwest::Error| HttpError::Request { reason: reason(&links(&error)) };
+        builder = match &setting.proxy {
+            Some(proxy) => builder.proxy(reqwest::Proxy::all(proxy.address()).map_err(refused)?),
+            // Nor one that the environment names.
+            None => builder.no_proxy(),
+        };
         if let Some((host, addresses)) = &setting.pinned {
             builder = builder.resolve_to_addrs(host, addresses);
         }
-        builder.build().map_err(|error| HttpError::Request { reason: reason(&links(&error)) })
+        builder.build().map_err(refused)
     }
 }
 
@@ -159,8 +166,14 @@ impl Target {
             addresses.iter_mut().for_each(|address| address.set_port(0));
             (host.clone(), addresses)
         });
-        let setting =
-            Setting { secure, decompress: request.decompress, connect_timeout: request.connect_timeout, pinned };
+        let setting = Setting {
+            // A proxy may be spoken to by TLS as well.
+            secure: secure || request.proxy.as_ref().is_some_and(|proxy| proxy.address().starts_with("https:")),
+            decompress: request.decompress,
+            connect_timeout: request.connect_timeout,
+            pinned,
+            proxy: request.proxy.clone(),
+        };
         Ok(Self { url, host, setting })
     }
 
