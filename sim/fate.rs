@@ -397,6 +397,11 @@ impl Book {
                 (path, number).hash(&mut self.digest);
                 fold_bytes(&mut self.digest, bytes);
             }
+            Sight::Logged { path, bytes } => {
+                path.hash(&mut self.digest);
+                fold_bytes(&mut self.digest, bytes);
+            }
+            Sight::LogCut { path, bytes } => (path, bytes).hash(&mut self.digest),
             Sight::Kept { bytes } => fold_bytes(&mut self.digest, bytes),
             Sight::Began { invocation, .. } => invocation.as_str().hash(&mut self.digest),
             Sight::Over { invocation, returned, .. } => (invocation.as_str(), returned).hash(&mut self.digest),

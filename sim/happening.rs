@@ -181,6 +181,11 @@ pub enum Happening {
         /// Which member.
         member: usize,
     },
+    /// A fan-out tells a member to end: nobody starts any more.
+    FanEndsEarly {
+        /// The fan-out's node.
+        node: NodeId,
+    },
     /// A member of a fan-out has ended.
     MemberEnded {
         /// The fan-out's node.

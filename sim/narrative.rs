@@ -154,6 +154,7 @@ fn shared(happening: &Happening) -> String {
             format!("fan-out {} begins: {members} members, {width} at a time", node.0)
         }
         H::MemberBegan { node, member } => format!("fan-out {}: member {member} begins", node.0),
+        H::FanEndsEarly { node } => format!("fan-out {} ends early, and tells a member so", node.0),
         H::MemberEnded { node, member } => format!("fan-out {}: member {member} has ended", node.0),
         H::FanDone { node, ends } => format!("fan-out {} is done, with {ends} ends", node.0),
         H::FanDropped { node } => format!("fan-out {} is dropped with its body", node.0),

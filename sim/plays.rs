@@ -30,7 +30,7 @@ pub struct PlayFileError {
 }
 
 /// The shipped files, by name.
-pub const SHIPPED: [(&str, &str); 24] = [
+pub const SHIPPED: [(&str, &str); 28] = [
     ("world-bad-disk", include_str!("scenarios/world-bad-disk.toml")),
     ("world-budget-midway", include_str!("scenarios/world-budget-midway.toml")),
     ("world-cancel-storm", include_str!("scenarios/world-cancel-storm.toml")),
@@ -41,6 +41,7 @@ pub const SHIPPED: [(&str, &str); 24] = [
     ("world-downloads", include_str!("scenarios/world-downloads.toml")),
     ("world-edits", include_str!("scenarios/world-edits.toml")),
     ("world-everything", include_str!("scenarios/world-everything.toml")),
+    ("world-fan-out-storm", include_str!("scenarios/world-fan-out-storm.toml")),
     ("world-hostile-model", include_str!("scenarios/world-hostile-model.toml")),
     ("world-models", include_str!("scenarios/world-models.toml")),
     ("world-models-claude", include_str!("scenarios/world-models-claude.toml")),
@@ -50,12 +51,14 @@ pub const SHIPPED: [(&str, &str); 24] = [
     ("world-patches", include_str!("scenarios/world-patches.toml")),
     ("world-permission-changes", include_str!("scenarios/world-permission-changes.toml")),
     ("world-plain-patches", include_str!("scenarios/world-plain-patches.toml")),
+    ("world-programs", include_str!("scenarios/world-programs.toml")),
     ("world-restart-storm", include_str!("scenarios/world-restart-storm.toml")),
     ("world-rude-commands", include_str!("scenarios/world-rude-commands.toml")),
     ("world-shutdown-during-start", include_str!("scenarios/world-shutdown-during-start.toml")),
     ("world-slow-store", include_str!("scenarios/world-slow-store.toml")),
     ("world-tiny", include_str!("scenarios/world-tiny.toml")),
     ("world-waiting", include_str!("scenarios/world-waiting.toml")),
+    ("world-workflow", include_str!("scenarios/world-workflow.toml")),
 ];
 
 /// All shipped plays, in the order of their names.

@@ -86,6 +86,20 @@ pub enum Sight<'a> {
         /// How many replacements of the workspace came before.
         number: u64,
     },
+    /// Bytes were put at the end of a log, durably.
+    Logged {
+        /// Where.
+        path: &'a str,
+        /// Which.
+        bytes: &'a [u8],
+    },
+    /// A log was cut.
+    LogCut {
+        /// Where.
+        path: &'a str,
+        /// What is left, in bytes.
+        bytes: u64,
+    },
     /// A file was taken away, durably.
     Removed {
         /// Where.
@@ -180,6 +194,7 @@ impl Sight<'_> {
             }
             Self::Saved { session, bytes } => format!("a snapshot of {session} is saved: {} bytes", bytes.len()),
             Self::Replaced { path, bytes, .. } => format!("{path} is replaced: {} bytes", bytes.len()),
+            Self::Logged { path, bytes } => format!("{path} gets {}", short(&String::from_utf8_lossy(bytes))),
             Self::Landed { path, bytes, .. } => format!("{path} has come whole: {} bytes", bytes.len()),
             Self::Turned { sent, read, .. } => {
                 let how = if read.is_some() { "is read" } else { "is refused" };

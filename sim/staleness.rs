@@ -103,7 +103,10 @@ pub fn run(plan: &Staleness, choices: Choices, telling: Telling) -> Story {
                 steps += 1;
                 let words = run.step();
                 if telling == Telling::Whole {
-                    moments.push(Moment { at: Duration::from_millis(u64::from(steps)), what: What::Note(words) });
+                    moments.push(Moment {
+                        at: Duration::from_millis(u64::from(steps)),
+                        what: What::Seen { words, signs: Vec::new() },
+                    });
                 }
             }
             // Whatever was going on is over: now both must say the same, whatever is asked.

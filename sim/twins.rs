@@ -8,6 +8,7 @@ pub mod clock;
 pub mod entropy;
 pub mod files;
 pub mod http;
+pub mod logs;
 pub mod model;
 pub mod person;
 pub mod pool;

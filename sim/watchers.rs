@@ -25,6 +25,7 @@ pub mod snapshot;
 pub mod supervision;
 pub mod terminal;
 pub mod turns;
+pub mod workflow;
 
 #[cfg(test)]
 mod tests;
@@ -54,6 +55,7 @@ pub fn all(play: &Play) -> Vec<Box<dyn Watcher>> {
         Box::<origins::Origins>::default(),
         Box::<pairing::Pairing>::default(),
         Box::new(turns::Turns::new(play.wire.is_some())),
+        Box::<workflow::Workflow>::default(),
     ]
 }
 

@@ -4,9 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::driver::run;
+use toolwarden_tools::workflow::event::{Entry, Event};
+
 use crate::happening::TraceDigest;
 use crate::narrative::Narrator;
 use crate::planted;
@@ -343,6 +346,103 @@ fn a_world_that_cannot_end_says_what_it_waits_for() {
     assert_eq!((violation.checker, violation.promise), ("world", "a world ends"));
     let (bound, waits) = ("had not ended after 24 hours of virtual time", "of chore has started and not ended");
     assert!(violation.text.contains(bound) && violation.text.contains(waits), "{}", violation.text);
+}
+
+/// Keeps what stands in the logs of a world.
+#[derive(Default)]
+struct Logs(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
+
+impl Watcher for Logs {
+    fn name(&self) -> &'static str {
+        "logs"
+    }
+
+    fn promise(&self) -> &'static str {
+        "none"
+    }
+
+    fn see(&mut self, _at: Duration, sight: &Sight<'_>) -> Result<(), String> {
+        let mut logs = self.0.lock().unwrap();
+        match sight {
+            Sight::Logged { path, bytes } => logs.entry((*path).to_owned()).or_default().extend_from_slice(bytes),
+            Sight::LogCut { path, bytes } => logs.entry((*path).to_owned()).or_default().truncate(*bytes as usize),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// What a world leaves in its logs, without the moments.
+fn logs_of(play: &Play) -> (Performance, Vec<(String, Vec<Event>)>) {
+    let logs = Arc::new(Mutex::new(BTreeMap::new()));
+    let mut watchers = watchers::all(play);
+    watchers.push(Box::new(Logs(Arc::clone(&logs))));
+    let cast = Cast { choices: Choices::from_list(Vec::new()), watchers, tools: chores(false), tells: false };
+    let world = perform(play, cast).unwrap();
+    let logs = std::mem::take(&mut *logs.lock().unwrap());
+    let events = |bytes: Vec<u8>| {
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec);
+        lines.map(|line| without_moments(serde_json::from_slice::<Entry>(&line).unwrap().event)).collect()
+    };
+    (world, logs.into_iter().map(|(path, bytes)| (path, events(bytes))).collect())
+}
+
+/// Without what another process gives another name to: moments, and the ids of child runs.
+fn without_moments(event: Event) -> Event {
+    match event {
+        Event::StepCompleted { step_id, output } if output.get("tool").is_some() => {
+            Event::StepCompleted { step_id, output: output["exit_code"].clone() }
+        }
+        Event::StepRetrying { step_id, attempt, error, .. } => {
+            Event::StepRetrying { step_id, attempt, error, retry_at_ms: 0 }
+        }
+        other => other,
+    }
+}
+
+/// The play of a workflow as it is written, with nothing that goes wrong by itself.
+fn calm(name: &str) -> Play {
+    let (_, play) = plays().into_iter().find(|(known, _)| known == name).unwrap();
+    Play { faults: Faults::default(), acts: Vec::new(), ..play }
+}
+
+/// Killed at any step and called again, a workflow ends with the log of one that nobody disturbed.
+#[test]
+fn a_workflow_that_is_cut_off_at_any_step_ends_with_the_same_log() {
+    let play = calm("world-workflow");
+    let (plain, whole) = logs_of(&play);
+    assert_eq!((plain.violation, whole.len()), (None, 2));
+    assert!(whole.iter().all(|(_, events)| matches!(events.last(), Some(Event::RunCompleted { .. }))), "{whole:?}");
+    for (act, each) in [(Act::Crash, 4), (Act::CancelCall, 9)] {
+        for step in (1..=plain.steps).step_by(each) {
+            let moves = vec![Move { step, act, session: 0 }];
+            let (world, logs) = logs_of(&Play { moves, ..play.clone() });
+            assert_eq!(world.violation, None, "{act:?} at step {step}");
+            // A step that was cancelled by itself has failed for good; a call that was cancelled is gone on with.
+            if act == Act::Crash {
+                assert_eq!(logs, whole, "{act:?} at step {step}");
+            }
+        }
+    }
+}
+
+/// A script can be cancelled at each step of its life, each of its calls among them.
+#[test]
+fn a_program_can_be_cancelled_at_every_step() {
+    let play = Play { sessions: vec![vec!["go".to_owned()]], ..calm("world-programs") };
+    let plain = go(&play, Choices::from_list(Vec::new()), false);
+    let told = plain.aftermath.told[0].outcome.as_ref().unwrap();
+    assert_eq!((plain.violation, told.text.as_str()), (None, "the program is done"));
+    let mut cancelled = 0;
+    for (act, each) in [(Act::CancelCall, 1), (Act::CancelRun, 3), (Act::DropRun, 5)] {
+        for step in (1..=plain.steps).step_by(each) {
+            let moves = vec![Move { step, act, session: 0 }];
+            let world = go(&Play { moves, ..play.clone() }, Choices::from_list(Vec::new()), false);
+            assert_eq!(world.violation, None, "{act:?} at step {step}");
+            cancelled += u64::from(world.acted.is_some());
+        }
+    }
+    assert!(cancelled > plain.steps / 2, "{cancelled} of {}", plain.steps);
 }
 
 /// Takes it for bad when anything is done after a crash: a promise that is easy to break.

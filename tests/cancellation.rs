@@ -7,6 +7,8 @@
 mod moment;
 #[path = "cancellation/reach.rs"]
 mod reach;
+#[path = "cancellation/soak.rs"]
+mod soak;
 #[expect(dead_code, reason = "each promise uses its own part of the shared pieces")]
 mod support;
 #[path = "cancellation/way.rs"]

@@ -15,3 +15,5 @@ mod setting;
 mod story;
 #[expect(dead_code, reason = "each promise uses its own part of the shared pieces")]
 mod support;
+#[path = "crash/workflow.rs"]
+mod workflow;

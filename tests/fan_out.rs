@@ -14,11 +14,15 @@ mod child;
 mod dispatch;
 #[path = "fan_out/limit.rs"]
 mod limit;
+#[path = "fan_out/memory.rs"]
+mod memory;
 #[path = "fan_out/program.rs"]
 mod program;
 #[expect(dead_code, reason = "each promise uses its own part of the shared pieces")]
 mod support;
 #[path = "fan_out/task.rs"]
 mod task;
+#[path = "fan_out/tree.rs"]
+mod tree;
 #[path = "fan_out/workflow.rs"]
 mod workflow;

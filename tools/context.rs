@@ -131,6 +131,11 @@ pub trait Invoke: Send + Sync {
 
     /// The tools that may be named here, sorted by name.
     fn available(&self) -> Vec<ToolDefinition>;
+
+    /// Whether there is a tool of this name, also one that no model sees.
+    fn has(&self, tool: &str) -> bool {
+        self.available().iter().any(|there| there.name.as_str() == tool)
+    }
 }
 
 /// One child run to start.

@@ -30,3 +30,13 @@ pub const STEPS_MAX: usize = 10_000;
 pub const IDLE_COMMANDS_MAX: u32 = 256;
 /// Longest log, in bytes.
 pub const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// The name of steps that are runs of their own.
+pub const CHILD_STEP: &str = "workflow";
+/// How deep runs may be inside of runs.
+pub const CHILD_DEPTH_MAX: u32 = 4;
+/// Most runs inside of the runs of one call.
+pub const CHILD_RUNS_MAX: usize = 1_000;
+/// How often one call goes on as a new run.
+pub const CONTINUATIONS_MAX: usize = 100;
+/// Longest time of a run: 30 days, in milliseconds.
+pub const RUN_TIMEOUT_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1000;

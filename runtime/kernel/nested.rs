@@ -93,6 +93,10 @@ impl Invoke for NestedCalls {
     fn available(&self) -> Vec<ToolDefinition> {
         self.scope.offered()
     }
+
+    fn has(&self, tool: &str) -> bool {
+        self.scope.registry.get(tool).is_some()
+    }
 }
 
 fn member(kernel: &Arc<Kernel>, scope: &Arc<Scope>, proposal: Proposal) -> MemberStart<ToolOutcome> {

@@ -1,5 +1,5 @@
-//! A fan-out never runs more than its width, is done only when every member that was started has ended, and never
-//! stands still while nobody runs.
+//! A fan-out never runs more than its width, is done only when every member that was started has ended, starts nobody
+//! once it ends early, and never stands still while nobody runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,6 +21,8 @@ struct Fan {
     width: usize,
     running: BTreeSet<usize>,
     begun: BTreeSet<usize>,
+    /// Whether it has told members to end, so that nobody starts any more.
+    is_ending: bool,
     /// Since when nobody runs.
     idle_since: Duration,
 }
@@ -40,16 +42,24 @@ impl Checker for FanOuts {
         match happening {
             Happening::FanBegan { node, members, width } => {
                 let (members, width) = (*members, *width);
-                let fan = Fan { members, width, running: BTreeSet::new(), begun: BTreeSet::new(), idle_since: now };
+                let (running, begun) = (BTreeSet::new(), BTreeSet::new());
+                let fan = Fan { members, width, running, begun, is_ending: false, idle_since: now };
                 self.fans.insert(*node, fan);
                 Ok(())
             }
             Happening::MemberBegan { node, member } => {
                 let Some(fan) = self.fans.get_mut(node) else { return Err("no fan-out for a member".to_owned()) };
                 must(fan.begun.insert(*member), || format!("member {member} began twice"))?;
+                must(!fan.is_ending, || format!("member {member} began, and the fan-out was ending"))?;
                 fan.running.insert(*member);
                 let (running, width) = (fan.running.len(), fan.width);
                 must(running <= width, || format!("{running} members run, the width is {width}"))
+            }
+            Happening::FanEndsEarly { node } => {
+                if let Some(fan) = self.fans.get_mut(node) {
+                    fan.is_ending = true;
+                }
+                Ok(())
             }
             Happening::MemberEnded { node, member } => {
                 let ended = self.fans.get_mut(node).is_some_and(|fan| {

@@ -11,7 +11,7 @@ use crate::tamper::{Slip, Tamper};
 use super::{Mutant, machine, slip};
 
 /// All of them.
-pub(super) const LIVES: [Mutant; 16] = [
+pub(super) const LIVES: [Mutant; 18] = [
     machine("ending-before-children", "a node ends when its body does", || Box::new(EndsEarly), "wide", "settled", 20),
     machine("lost-child-forgotten", "a child that died is not counted", || Box::new(Forgets), "wide", "settled", 60),
     machine("ending-before-body", "an abort is taken for an end", || Box::new(AbortIsEnd), "wide", "settled", 20),
@@ -33,6 +33,22 @@ pub(super) const LIVES: [Mutant; 16] = [
     machine("member-twice", "a fan-out starts a member twice", || Box::new(MemberTwice), "wide", "fan-out", 60),
     machine("width-ignored", "a fan-out starts all at once", || Box::new(WidthIgnored), "wide", "fan-out", 60),
     machine("member-forgotten", "a fan-out misses an end", || Box::<MemberForgotten>::default(), "wide", "fan-out", 60),
+    machine(
+        "early-end-not-waited",
+        "a fan-out that ends early takes a cancel for an end",
+        || Box::new(EarlyEndNotWaited),
+        "fan-out-storm",
+        "fan-out",
+        60,
+    ),
+    machine(
+        "start-after-early-end",
+        "a fan-out that ends early starts one more",
+        || Box::<StartAfterEarlyEnd>::default(),
+        "fan-out-storm",
+        "fan-out",
+        60,
+    ),
     slip("waiters-forgotten", "a dead node forgets who waits", Slip::ForgetsWaiters, "wide", "waiters", 60),
     slip("waiter-told-twice", "an ending is told twice", Slip::TellsWaitersTwice, "wide", "waiters", 5),
 ];
@@ -201,5 +217,44 @@ impl Tamper for MemberForgotten {
             }
         }
         fan.step(now, event)
+    }
+}
+
+struct EarlyEndNotWaited;
+
+impl Tamper for EarlyEndNotWaited {
+    fn fan_out(&mut self, fan: &mut FanOut<()>, now: Duration, event: FanEvent<()>) -> Vec<FanEffect> {
+        let mut effects = fan.step(now, event);
+        let told: Vec<usize> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                FanEffect::Cancel { member, .. } => Some(*member),
+                _ => None,
+            })
+            .collect();
+        for member in told {
+            effects.extend(fan.step(now, FanEvent::Crashed { member, message: String::new() }));
+        }
+        effects
+    }
+}
+
+/// Holds a start back until others are told to end.
+#[derive(Default)]
+struct StartAfterEarlyEnd {
+    held: Option<FanEffect>,
+}
+
+impl Tamper for StartAfterEarlyEnd {
+    fn fan_out(&mut self, fan: &mut FanOut<()>, now: Duration, event: FanEvent<()>) -> Vec<FanEffect> {
+        let mut effects = fan.step(now, event);
+        if effects.iter().any(|effect| matches!(effect, FanEffect::Cancel { .. })) {
+            effects.extend(self.held.take());
+        } else if self.held.is_none()
+            && let Some(at) = effects.iter().position(|effect| matches!(effect, FanEffect::Start { .. }))
+        {
+            self.held = Some(effects.remove(at));
+        }
+        effects
     }
 }

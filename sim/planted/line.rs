@@ -14,7 +14,7 @@ use super::{Planted, Wrap};
 use crate::play::Wire;
 
 /// All of them.
-pub(super) const LINE: [Planted; 6] = [
+pub(super) const LINE: [Planted; 5] = [
     model(
         "not-called-back",
         "a second attempt does not say that the first is void",
@@ -50,13 +50,7 @@ pub(super) const LINE: [Planted; 6] = [
     line(
         "cut-believed",
         "a stream that was cut is taken for a whole turn",
-        |wire, http| Arc::new(Lax { wire, http, skips: false }),
-        200,
-    ),
-    line(
-        "damage-skipped",
-        "an event that cannot be read is left out",
-        |wire, http| Arc::new(Lax { wire, http, skips: true }),
+        |wire, http| Arc::new(Lax { wire, http }),
         200,
     ),
 ];
@@ -149,12 +143,10 @@ impl Model for Bent {
     }
 }
 
-/// A line whose reader believes too much.
+/// A line whose reader believes too much: it ends what does not end.
 struct Lax {
     wire: Wire,
     http: Arc<dyn Http>,
-    /// Leaves out what it cannot read; else ends what does not end.
-    skips: bool,
 }
 
 impl fmt::Debug for Lax {
@@ -165,7 +157,7 @@ impl fmt::Debug for Lax {
 
 impl Http for Lax {
     fn exchange(&self, request: HttpRequest) -> BoxFuture<'static, Result<HttpResponse, HttpError>> {
-        let (answer, wire, skips) = (self.http.exchange(request), self.wire, self.skips);
+        let (answer, wire) = (self.http.exchange(request), self.wire);
         async move {
             let mut response = answer.await?;
             let (mut all, mut broke) = (Vec::new(), false);
@@ -176,14 +168,12 @@ impl Http for Lax {
                 }
             }
             let text = String::from_utf8_lossy(&all).into_owned();
-            let body = match skips {
-                true => text.split_inclusive("\n\n").filter(|event| !event.contains('\u{1}')).collect::<String>(),
-                // What came whole stays, and the last word is put behind it.
-                false if broke || !text.contains(last_kind(wire)) => {
-                    let whole: String = text.split_inclusive("\n\n").filter(|event| event.ends_with("\n\n")).collect();
-                    whole + last_word(wire)
-                }
-                false => text,
+            // What came whole stays, and the last word is put behind it.
+            let body = if broke || !text.contains(last_kind(wire)) {
+                let whole: String = text.split_inclusive("\n\n").filter(|event| event.ends_with("\n\n")).collect();
+                whole + last_word(wire)
+            } else {
+                text
             };
             response.body = stream::iter([Ok(Bytes::from(body))]).boxed();
             Ok(response)

@@ -6,7 +6,7 @@ use super::{Scenario, ScenarioError};
 use crate::plays;
 
 /// Name and text of each for the machines, by name.
-const MACHINES: [(&str, &str); 21] = [
+const MACHINES: [(&str, &str); 22] = [
     ("absent-person", include_str!("../scenarios/absent-person.toml")),
     ("background-tasks", include_str!("../scenarios/background-tasks.toml")),
     ("budget-midway", include_str!("../scenarios/budget-midway.toml")),
@@ -15,6 +15,7 @@ const MACHINES: [(&str, &str); 21] = [
     ("deadlines", include_str!("../scenarios/deadlines.toml")),
     ("deep", include_str!("../scenarios/deep.toml")),
     ("escaped-processes", include_str!("../scenarios/escaped-processes.toml")),
+    ("fan-out-storm", include_str!("../scenarios/fan-out-storm.toml")),
     ("late-lease", include_str!("../scenarios/late-lease.toml")),
     ("nested-limits", include_str!("../scenarios/nested-limits.toml")),
     ("open-breaker", include_str!("../scenarios/open-breaker.toml")),

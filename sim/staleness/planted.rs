@@ -136,7 +136,7 @@ impl ToldFiles for Deaf {
         for change in changes {
             let number = self.heard.fetch_add(1, Ordering::Relaxed);
             let is_heard = match self.slip {
-                Slip::Drops => number % DROPS_ONE_IN != 0,
+                Slip::Drops => !number.is_multiple_of(DROPS_ONE_IN),
                 Slip::NamesOnly => change.kind != ChangeKind::Name,
                 _ => true,
             };

@@ -575,6 +575,7 @@ impl World<'_> {
                     }
                 }
                 FanEffect::Cancel { member, reason } => {
+                    self.happens(Happening::FanEndsEarly { node: body.node });
                     let node = body.fan.as_ref().and_then(|fan| fan.nodes.get(member).copied().flatten());
                     if let Some(node) = node {
                         self.cancel_child(body.node, node, reason);

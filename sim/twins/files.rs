@@ -20,12 +20,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use toolwarden_tools::effects::files::together::{FileChange, TogetherError, one_by_one};
 use toolwarden_tools::effects::files::{
-    Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement,
+    Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, LogFile, NewFile, OpenFile, Replacement,
 };
 use toolwarden_tools::workspace_path::WorkspacePath;
 
 use crate::fate::Fate;
 use crate::sight::Sight;
+use crate::twins::logs::PretendedLogs;
 
 use self::disk::Disk;
 use self::landing::Landing;
@@ -41,6 +42,7 @@ pub struct PretendedFiles {
     disk: Arc<Mutex<Disk>>,
     /// A rename that a crash found without its sync.
     unsynced: Arc<Mutex<Option<Vec<u8>>>>,
+    logs: PretendedLogs,
 }
 
 /// What goes wrong with one change, once it is under way.
@@ -59,6 +61,7 @@ pub(super) enum PutFault {
 impl PretendedFiles {
     /// An empty workspace; a `faulty` one fails and crashes, and a `plain` one makes several changes one by one.
     pub fn new(fate: Fate, faulty: bool, plain: bool) -> Self {
+        let logs = PretendedLogs::new(fate.clone(), faulty);
         Self {
             fate,
             faulty,
@@ -67,6 +70,7 @@ impl PretendedFiles {
             outside: Arc::default(),
             disk: Arc::default(),
             unsynced: Arc::default(),
+            logs,
         }
     }
 
@@ -124,6 +128,7 @@ impl PretendedFiles {
 
     /// What the end of the process leaves of what was not synced.
     pub fn end_process(&self) {
+        self.logs.end_process();
         if let Some(path) = self.unsynced().take() {
             let is_there = self.fate.below(2) == 0;
             self.disk().settle_rename(&path, is_there);
@@ -353,6 +358,10 @@ impl Files for PretendedFiles {
         entries.sort_by(|one, other| one.path.as_bytes().cmp(other.path.as_bytes()));
         entries.dedup_by(|one, other| one.path == other.path);
         Ok(entries)
+    }
+
+    fn open_log(&self, path: &WorkspacePath) -> Result<Box<dyn LogFile>, FileError> {
+        self.logs.open(path)
     }
 
     fn takes_pieces(&self) -> bool {

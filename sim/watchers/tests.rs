@@ -14,6 +14,8 @@ use toolwarden_tools::effects::store::memory::MemoryStore;
 use toolwarden_tools::effects::store::{Append, Store as _};
 use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
 use toolwarden_tools::outcome::Trust;
+use toolwarden_tools::workflow::event::{Entry as LogEntry, Event as WorkflowEvent, ScheduledStep};
+use toolwarden_tools::workflow::retry::{Backoff, RetryPolicy};
 
 use super::heed::Heed;
 use crate::play::{Offer, Play};
@@ -346,6 +348,60 @@ fn secrets_and_supervision_are_watched() {
     ] {
         assert_eq!(about_aftermath(aftermath), Some("supervision"));
     }
+}
+
+/// Each record of a log as a line.
+fn lines(events: &[WorkflowEvent]) -> Vec<u8> {
+    let numbered = events.iter().cloned().zip(1..);
+    let entries = numbered.map(|(event, sequence)| LogEntry { sequence, at_ms: 5, event });
+    entries.flat_map(|entry| serde_json::to_string(&entry).unwrap().into_bytes().into_iter().chain([b'\n'])).collect()
+}
+
+#[test]
+fn logs_of_workflows_are_watched() {
+    use WorkflowEvent as E;
+    let created =
+        E::RunCreated { run_id: "run".into(), source_hash: Digest::of(b""), input: Value::Null, timeout_ms: None };
+    let retry = RetryPolicy { max_attempts: 2, backoff: Backoff::Fixed, delay_ms: 10, max_delay_ms: 10 };
+    let step = |retry| {
+        E::StepCreated(ScheduledStep {
+            step_id: "a".into(),
+            step_name: "work".into(),
+            input: Value::Null,
+            retry,
+            continue_workflow_on_failure: false,
+        })
+    };
+    let started = |attempt| E::StepStarted { step_id: "a".into(), attempt };
+    let done = || E::StepCompleted { step_id: "a".into(), output: Value::Null };
+    let retrying = |retry_at_ms| E::StepRetrying { step_id: "a".into(), attempt: 1, error: String::new(), retry_at_ms };
+    let end = || E::RunCompleted { output: Value::Null };
+    let about = |events: &[E]| {
+        let bytes = lines(events);
+        about_sights(&[Sight::Logged { path: "run", bytes: &bytes }])
+    };
+    let begin = [created.clone(), E::RunStarted, step(None), started(1)];
+    let retried = [created.clone(), step(Some(retry)), started(1)];
+    let with = |begin: &[E], more: &[E]| about(&[begin, more].concat());
+    assert_eq!(with(&begin, &[done(), end()]), None);
+    assert_eq!(with(&retried, &[retrying(5), started(2), done(), end()]), None);
+    // Planted faults, one each.
+    assert_eq!(with(&begin, &[done(), started(2)]), Some("workflow"), "a step that is done begins again");
+    assert_eq!(with(&begin, &[done(), done()]), Some("workflow"), "a step is done twice");
+    assert_eq!(with(&begin, &[step(None)]), Some("workflow"), "a step is scheduled twice");
+    assert_eq!(with(&begin, &[end()]), Some("workflow"), "the run ends before its step");
+    assert_eq!(with(&begin, &[done(), end(), end()]), Some("workflow"), "the run ends twice");
+    assert_eq!(with(&begin, &[started(1)]), Some("workflow"), "an attempt begins twice");
+    assert_eq!(with(&begin, &[retrying(5), started(2)]), Some("workflow"), "a try too many");
+    assert_eq!(with(&retried, &[retrying(9), started(2)]), Some("workflow"), "it did not wait");
+    let whole = lines(&[created.clone(), E::RunStarted]);
+    let again = lines(std::slice::from_ref(&created));
+    let logged = |bytes| Sight::Logged { path: "run", bytes };
+    assert_eq!(about_sights(&[logged(&whole), logged(&again)]), Some("workflow"), "a number twice");
+    assert_eq!(about_sights(&[logged(&whole), logged(b"torn\n")]), Some("workflow"), "no record");
+    let cut = |bytes| Sight::LogCut { path: "run", bytes };
+    assert_eq!(about_sights(&[logged(&whole), logged(b"torn"), cut(whole.len() as u64)]), None, "an unfinished line");
+    assert_eq!(about_sights(&[logged(&whole), cut(again.len() as u64)]), Some("workflow"), "a record is lost");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Nothing here sleeps: a test waits for an event, for a gate, or for a fact that others bring about. Every wait
 //! ends with a panic that says what did not come.
 
+pub(crate) mod child_tree;
 pub(crate) mod model;
 pub(crate) mod process;
 pub(crate) mod record;

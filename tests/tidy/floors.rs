@@ -17,6 +17,9 @@ pub(crate) const CRATES: [(&str, &str); 5] = [
 /// The one crate that may name ractor.
 const ACTORS: &str = "actors";
 
+/// Packages of their own in the folder of a crate: their modules are none of that crate's.
+const WITHIN: [&str; 1] = ["sim/interleavings/"];
+
 /// Members of the workspace that [`CRATES`] does not know, and the other way round.
 pub(crate) fn unknown_members(workspace: &Table) -> Vec<String> {
     let listed = workspace.get("workspace").and_then(|table| table.get("members")).and_then(Value::as_array);
@@ -83,6 +86,9 @@ pub(crate) fn upward_imports(source: &Source, folder: &str, floors: &BTreeMap<St
     let Some(inside) = source.path.strip_prefix(folder).and_then(|path| path.strip_prefix('/')) else {
         return Vec::new();
     };
+    if WITHIN.iter().any(|package| source.path.starts_with(package)) {
+        return Vec::new();
+    }
     let parts: Vec<&str> = inside.trim_end_matches(".rs").split('/').collect();
     if matches!(inside, "lib.rs" | "main.rs") || matches!(parts[0], "tests" | "benches" | "examples") {
         return Vec::new();

@@ -5,8 +5,10 @@
 //! script decides without tools, clock or chance, so that it says the same again; its steps have tools, each call on
 //! the governed route.
 
+mod asking;
 mod driver;
 mod report;
+mod step;
 
 use std::sync::Arc;
 
@@ -14,9 +16,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use self::driver::{Driver, Plan};
+use self::driver::{Plan, drive_all};
+use self::step::Room;
+use super::generate_object::NAME as GENERATE_OBJECT;
 use super::program::allowance::Allowance;
-use super::program::{AskedLimits, Source, limits_schema, read_source};
+use super::program::{AskedLimits, ProgramError, Source, limits_schema, read_source};
 use super::reach::{Step, wrong};
 use crate::context::{Invoke, ToolContext};
 use crate::declaration::Capabilities;
@@ -26,7 +30,7 @@ use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workflow::log::{self, LogError};
 use crate::workflow::node::{self, NODES_MAX, Node};
-use crate::workflow::{RUN_ID_CHARS_MAX, STEP_ID_BYTES_MAX};
+use crate::workflow::{RUN_ID_CHARS_MAX, RUN_TIMEOUT_MS_MAX, STEP_ID_BYTES_MAX};
 
 /// Steps beside each other unless the caller says otherwise.
 pub const STEPS_WIDTH_DEFAULT: usize = 4;
@@ -84,6 +88,8 @@ struct Arguments {
     #[serde(default)]
     signals: Vec<SignalArgument>,
     cancel: Option<String>,
+    #[serde(default)]
+    cancel_at_once: bool,
     allowed_tools: Option<Vec<String>>,
     #[serde(default)]
     limits: Value,
@@ -96,13 +102,16 @@ pub(crate) struct SignalArgument {
     pub(crate) signal: String,
     #[serde(default)]
     pub(crate) payload: Value,
+    /// Which run it is for; the one that was asked for when none.
+    pub(crate) run_id: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Widths {
+struct RunLimits {
     max_concurrent_generations: Option<usize>,
     max_concurrent_steps: Option<usize>,
+    run_timeout_ms: Option<u64>,
 }
 
 impl DynamicWorkflowTool {
@@ -147,13 +156,16 @@ impl Tool for DynamicWorkflowTool {
 }
 
 async fn run(ctx: &ToolContext, invoke: &Arc<dyn Invoke>, plan: Plan) -> ToolOutcome {
-    let (entries, records) = match log::open(ctx.workspace.files().as_ref(), &plan.run_id) {
-        Ok(opened) => opened,
-        Err(error) => return WorkflowError::from(error).into(),
-    };
-    let mut driver = Driver::new(ctx, invoke, plan, records);
-    let end = Box::pin(driver.drive(entries)).await;
-    report::outcome(&driver, end)
+    match drive_all(ctx, invoke, plan).await {
+        Ok((driver, end)) => report::outcome(&driver, end),
+        Err((_, error)) => WorkflowError::from(error).into(),
+    }
+}
+
+/// What tells a workflow from another one.
+fn source_hash(source: &Source, nodes: &[Node]) -> Digest {
+    let of_nodes = if nodes.is_empty() { Value::Null } else { json!(nodes) };
+    Digest::of_json(&json!({"source": source.text, "nodes": of_nodes}))
 }
 
 fn prepare(ctx: &ToolContext, arguments: Value) -> Step<(Arc<dyn Invoke>, Plan)> {
@@ -171,31 +183,46 @@ fn prepare(ctx: &ToolContext, arguments: Value) -> Step<(Arc<dyn Invoke>, Plan)>
     if let Some(problem) = node::fault(&arguments.nodes, &arguments.input) {
         return Err(ended(WorkflowError::Nodes(problem)));
     }
+    let says_nothing = arguments.allowed_tools.is_none();
     let allowance =
         Allowance::new(arguments.allowed_tools, invoke.as_ref()).map_err(|error| wrong(error.to_string()))?;
+    // No model sees it, and a step may be of this kind all the same.
+    let allowance = match says_nothing && invoke.has(GENERATE_OBJECT) {
+        true => allowance.and(GENERATE_OBJECT),
+        false => allowance,
+    };
     let limits = if arguments.limits.is_null() { json!({}) } else { arguments.limits };
-    let widths = Widths::deserialize(&limits).map_err(malformed)?;
+    let of_run = RunLimits::deserialize(&limits).map_err(malformed)?;
     let asked = AskedLimits::deserialize(&limits).map_err(malformed)?;
     let limits = asked.checked(&allowance).map_err(|error| Box::new(ToolOutcome::from(error)))?;
-    let of_nodes = if arguments.nodes.is_empty() { Value::Null } else { json!(arguments.nodes) };
-    let source_hash = Digest::of_json(&json!({"source": source.text, "nodes": of_nodes}));
     let run_id = arguments.run_id.unwrap_or_else(|| {
         let digest = Digest::of_domain("toolwarden.workflow-run", ctx.invocation.as_str().as_bytes());
         format!("run-{}", &digest.hex()[..24])
     });
     log::check_run_id(&run_id).map_err(|error| ended(error.into()))?;
+    if let Some(asked) = of_run.run_timeout_ms.filter(|span| !(1..=RUN_TIMEOUT_MS_MAX).contains(span)) {
+        let (name, most) = ("runTimeoutMs", RUN_TIMEOUT_MS_MAX);
+        return Err(Box::new(ToolOutcome::from(ProgramError::Limit { name, value: asked, most })));
+    }
+    let width = of_run.max_concurrent_steps.unwrap_or(STEPS_WIDTH_DEFAULT).clamp(1, STEPS_WIDTH_MAX);
+    let generations = of_run.max_concurrent_generations.unwrap_or(1).clamp(1, GENERATIONS_WIDTH_MAX);
     let plan = Plan {
+        first_run_id: run_id.clone(),
+        generation: 1,
         run_id,
+        source_hash: source_hash(&source, &arguments.nodes),
         source,
-        source_hash,
         nodes: arguments.nodes,
         input: arguments.input,
         signals: arguments.signals,
         cancel: arguments.cancel,
+        at_once: arguments.cancel_at_once,
+        timeout_ms: of_run.run_timeout_ms,
         allowance,
         limits,
-        width: widths.max_concurrent_steps.unwrap_or(STEPS_WIDTH_DEFAULT).clamp(1, STEPS_WIDTH_MAX),
-        generations: widths.max_concurrent_generations.unwrap_or(1).clamp(1, GENERATIONS_WIDTH_MAX),
+        width,
+        depth: 0,
+        room: Room::new(width, generations),
     };
     Ok((invoke, plan))
 }
@@ -210,14 +237,19 @@ fn spec() -> ToolSpec {
         "type": "integer", "minimum": 1, "maximum": STEPS_WIDTH_MAX, "default": STEPS_WIDTH_DEFAULT,
         "description": "Most steps beside each other.",
     });
+    limits["runTimeoutMs"] = json!({
+        "type": "integer", "minimum": 1, "maximum": RUN_TIMEOUT_MS_MAX,
+        "description": "Milliseconds that the whole run may take from its beginning, over all calls.",
+    });
     ToolSpec {
         name: ToolName::new("dynamic_workflow"),
         description: "Run work in steps that are kept in a log: a run that was interrupted goes on with the same run_id, \
             and no completed step runs again. The script defines run(ctx, inputs). With inputs.kind \"workflow\" it \
             returns what comes next, from inputs.input, inputs.steps (by id: status, output, error) and inputs.signals \
             alone, without tools: {type: \"schedule_step\", step_id, step_name, input, retry} or \"schedule_steps\" with \
-            steps, \"wait_until\" with delay_ms, \"wait_for_signal\" with signal, \"record_progress\" with message, \
-            \"complete\" with output, \"fail\" with error. With inputs.kind \"step\" it does the step (inputs.step_name, \
+            steps, \"wait_until\" with delay_ms, \"wait_for_signal\" with signal, \"create_hook\" with hook_id, \
+            \"record_progress\" with message, \"start_child_workflow\" with child_id and input, \"continue_as_new\" with \
+            input, \"complete\" with output, \"fail\" with error. With inputs.kind \"step\" it does the step (inputs.step_name, \
             inputs.input) with ctx as in program, and returns its output. A step named task or generate_object calls \
             that tool with its input instead. A step may run twice when it was interrupted: inputs.idempotency_key is \
             the same then. Use program for work that need not outlive the call."
@@ -247,12 +279,20 @@ fn spec() -> ToolSpec {
                             "signal_id": {"type": "string", "minLength": 1, "maxLength": STEP_ID_BYTES_MAX},
                             "signal": {"type": "string", "minLength": 1, "maxLength": STEP_ID_BYTES_MAX},
                             "payload": {},
+                            "run_id": {
+                                "type": "string", "minLength": 1, "maxLength": RUN_ID_CHARS_MAX,
+                                "description": "The run inside of this one that it is for.",
+                            },
                         },
                     },
                 },
                 "cancel": {
                     "type": "string", "minLength": 1, "maxLength": 512,
                     "description": "Ends the run for this reason; the script sees inputs.cancel and may clean up first.",
+                },
+                "cancel_at_once": {
+                    "type": "boolean", "default": false,
+                    "description": "With cancel: the script is not asked, and cannot clean up.",
                 },
                 "allowed_tools": {
                     "type": "array", "items": {"type": "string", "minLength": 1},

@@ -17,6 +17,7 @@ mod value;
 use std::io::Read as _;
 use std::sync::Arc;
 
+use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
@@ -143,10 +144,18 @@ pub(crate) struct Limits {
     pub(crate) output_bytes_max: usize,
 }
 
+/// What a script may look at beside its inputs, and is made for it when it does: `steps`, by id, and `history`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RunView {
+    pub(crate) steps: IndexMap<Arc<str>, Arc<Value>>,
+    pub(crate) history: Vec<Arc<Value>>,
+}
+
 /// A script that may run.
 pub(crate) struct Order {
     pub(crate) source: Source,
     pub(crate) inputs: Value,
+    pub(crate) view: Option<Arc<RunView>>,
     pub(crate) allowance: Allowance,
     pub(crate) limits: Limits,
     /// Where its random numbers begin.
@@ -252,7 +261,8 @@ fn prepare(ctx: &ToolContext, arguments: Value) -> Step<(Arc<dyn Invoke>, Order)
     let allowance = Allowance::new(arguments.allowed_tools, invoke.as_ref()).map_err(|error| ended(error.into()))?;
     let limits = arguments.limits.checked(&allowance).map_err(ended)?;
     let seed = seed_of(ctx.invocation.as_str());
-    Ok((invoke, Order { source, inputs: Value::Object(arguments.inputs), allowance, limits, seed, pinned_ms: None }))
+    let inputs = Value::Object(arguments.inputs);
+    Ok((invoke, Order { source, inputs, view: None, allowance, limits, seed, pinned_ms: None }))
 }
 
 /// The script's text; a source that is given wins over a path.

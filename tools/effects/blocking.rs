@@ -35,6 +35,11 @@ pub fn pretend(twin: Rc<dyn BlockingTwin>) -> Pretending {
     Pretending { before: TWIN.replace(Some(twin)) }
 }
 
+/// Whether a twin is in place on this thread: then nothing may wait for another thread's own pace.
+pub fn is_pretended() -> bool {
+    TWIN.with_borrow(Option::is_some)
+}
+
 /// A twin is in place.
 pub struct Pretending {
     before: Option<Rc<dyn BlockingTwin>>,
@@ -162,7 +167,7 @@ mod tests {
 
     use tokio::sync::mpsc;
 
-    use super::{BlockingTwin, Labour, Lost, Work, off_thread, off_thread_by_pieces, pretend};
+    use super::{BlockingTwin, Labour, Lost, Work, is_pretended, off_thread, off_thread_by_pieces, pretend};
 
     #[derive(Default)]
     struct Held(RefCell<Vec<Work>>);
@@ -185,7 +190,9 @@ mod tests {
     async fn a_twin_decides_when_and_only_for_as_long_as_it_is_there() {
         let held = Rc::new(Held::default());
         let here = std::thread::current().id();
+        assert!(!is_pretended());
         let pretending = pretend(Rc::clone(&held) as _);
+        assert!(is_pretended());
         let work = off_thread(move || std::thread::current().id() == here);
         let dropped = off_thread(|| ());
         drop(pretending);

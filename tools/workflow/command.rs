@@ -1,13 +1,13 @@
 //! What a script wants next: one command, checked before it becomes events.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::canonical_json::json_bytes;
 use crate::workflow::event::ScheduledStep;
 use crate::workflow::retry::RetryPolicy;
-use crate::workflow::{STEP_ID_BYTES_MAX, STEP_INPUT_BYTES_MAX, STEPS_AT_ONCE_MAX};
+use crate::workflow::{CHILD_STEP, STEP_ID_BYTES_MAX, STEP_INPUT_BYTES_MAX, STEPS_AT_ONCE_MAX};
 
 /// Longest wait: 30 days, in milliseconds.
 pub const WAIT_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1000;
@@ -55,6 +55,55 @@ pub enum Command {
         /// In a few words.
         message: String,
     },
+    /// Make a name for a signal that others can be told, and be asked again.
+    CreateHook {
+        /// What the script calls it.
+        hook_id: String,
+    },
+    /// A run of its own, as a step of this one.
+    StartChildWorkflow(ChildCommand),
+    /// Such runs beside each other.
+    StartChildWorkflows {
+        /// Which.
+        children: Vec<ChildCommand>,
+    },
+    /// End here, and go on as a new run with a log of its own.
+    ContinueAsNew {
+        /// What the new run works on.
+        #[serde(default)]
+        input: Value,
+    },
+}
+
+/// A run of its own that a script wants.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct ChildCommand {
+    /// Its id as a step, once in a run.
+    pub child_id: String,
+    /// What it works on.
+    #[serde(default)]
+    pub input: Value,
+    /// Its script; the same one when none.
+    #[serde(default)]
+    pub source: Option<String>,
+    /// When it is tried again.
+    #[serde(default)]
+    pub retry: Option<RetryPolicy>,
+    /// Whether this run goes on when it has failed for good.
+    #[serde(default)]
+    pub continue_workflow_on_failure: bool,
+}
+
+impl From<ChildCommand> for StepCommand {
+    fn from(child: ChildCommand) -> Self {
+        let ChildCommand { child_id, input, source, retry, continue_workflow_on_failure } = child;
+        let input = match source {
+            Some(source) => json!({ "input": input, "source": source }),
+            None => json!({ "input": input }),
+        };
+        let step_name = CHILD_STEP.to_owned();
+        Self { step_id: child_id, step_name, input, retry, continue_workflow_on_failure }
+    }
 }
 
 /// A step that a script wants.
@@ -81,7 +130,8 @@ pub enum CommandError {
     /// Not one of the commands.
     #[error(
         "run must return a command when inputs.kind is \"workflow\": an object whose type is complete, fail, \
-         schedule_step, schedule_steps, wait_until, wait_for_signal or record_progress ({0})"
+         schedule_step, schedule_steps, wait_until, wait_for_signal, record_progress, create_hook, \
+         start_child_workflow, start_child_workflows or continue_as_new ({0})"
     )]
     Form(String),
     /// A field that cannot be taken.
@@ -104,32 +154,45 @@ impl Command {
         match self {
             Self::Complete { .. } | Self::Fail { .. } => Ok(()),
             Self::ScheduleStep(step) => step.check(),
-            Self::ScheduleSteps { steps } => {
-                if !(1..=STEPS_AT_ONCE_MAX).contains(&steps.len()) {
-                    return Err(format!("steps has {} entries; give 1 to {STEPS_AT_ONCE_MAX}", steps.len()));
-                }
-                for (index, step) in steps.iter().enumerate() {
-                    step.check()?;
-                    if steps[..index].iter().any(|earlier| earlier.step_id == step.step_id) {
-                        return Err(format!("the step id {:?} stands twice in one command", step.step_id));
-                    }
-                }
-                Ok(())
+            Self::ScheduleSteps { steps } => check_all("steps", steps),
+            Self::StartChildWorkflow(child) => StepCommand::from(child.clone()).check(),
+            Self::StartChildWorkflows { children } => {
+                check_all("children", &children.iter().cloned().map(Into::into).collect::<Vec<_>>())
             }
+            // A new run begins with it as the first one did with its own.
+            Self::ContinueAsNew { input } => match json_bytes(input) {
+                bytes if bytes > STEP_INPUT_BYTES_MAX => {
+                    Err(format!("the input of the new run has {bytes} bytes; at most {STEP_INPUT_BYTES_MAX} are taken"))
+                }
+                _ => Ok(()),
+            },
             Self::WaitUntil { until_ms, delay_ms } => match (until_ms, delay_ms) {
                 (Some(_), None) => Ok(()),
                 (None, Some(delay)) if *delay <= WAIT_MS_MAX => Ok(()),
                 (None, Some(delay)) => Err(format!("delay_ms is {delay}; at most {WAIT_MS_MAX} are taken")),
                 _ => Err("wait_until takes until_ms or delay_ms, one of them".to_owned()),
             },
-            Self::WaitForSignal { signal: label } | Self::RecordProgress { message: label } => {
-                match label.trim().is_empty() || label.len() > LABEL_BYTES_MAX {
-                    true => Err(format!("a signal or message has 1 to {LABEL_BYTES_MAX} bytes")),
-                    false => Ok(()),
-                }
-            }
+            Self::WaitForSignal { signal: label }
+            | Self::RecordProgress { message: label }
+            | Self::CreateHook { hook_id: label } => match label.trim().is_empty() || label.len() > LABEL_BYTES_MAX {
+                true => Err(format!("a signal, message or hook_id has 1 to {LABEL_BYTES_MAX} bytes")),
+                false => Ok(()),
+            },
         }
     }
+}
+
+fn check_all(name: &str, steps: &[StepCommand]) -> Result<(), String> {
+    if !(1..=STEPS_AT_ONCE_MAX).contains(&steps.len()) {
+        return Err(format!("{name} has {} entries; give 1 to {STEPS_AT_ONCE_MAX}", steps.len()));
+    }
+    for (index, step) in steps.iter().enumerate() {
+        step.check()?;
+        if steps[..index].iter().any(|earlier| earlier.step_id == step.step_id) {
+            return Err(format!("the step id {:?} stands twice in one command", step.step_id));
+        }
+    }
+    Ok(())
 }
 
 impl StepCommand {
@@ -180,6 +243,15 @@ mod tests {
             (json!({"type": "schedule_steps", "steps": [step("a"), step("a")]}), "stands twice"),
             (json!({"type": "wait_until"}), "until_ms or delay_ms"),
             (json!({"type": "wait_for_signal", "signal": ""}), "1 to 512"),
+            (json!({"type": "create_hook", "hook_id": " "}), "1 to 512"),
+            (json!({"type": "start_child_workflow"}), "child_id"),
+            (json!({"type": "start_child_workflows", "children": []}), "children has 0 entries"),
+            (
+                json!({"type": "start_child_workflows", "children": vec![json!({"child_id": "a"}); 65]}),
+                "children has 65 entries",
+            ),
+            (json!({"type": "start_child_workflow", "child_id": "a", "source": "x".repeat(70_000)}), "65536"),
+            (json!({"type": "continue_as_new", "input": "x".repeat(70_000)}), "65536"),
         ] {
             let error = Command::read(value.clone()).unwrap_err().to_string();
             assert!(error.contains(said), "{value}: {error}");

@@ -3,7 +3,8 @@
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::workflow::command::Command;
+use crate::digest::Digest;
+use crate::workflow::command::{Command, StepCommand};
 use crate::workflow::event::{Entry, Event, ScheduledStep};
 use crate::workflow::state::{RunState, StepStatus, Waiting};
 use crate::workflow::{IDLE_COMMANDS_MAX, STEPS_MAX};
@@ -107,18 +108,23 @@ pub fn next(state: &RunState, now_ms: u64) -> Next {
 /// # Errors
 /// [`DecisionError`].
 pub fn decide(state: &RunState, command: Command, now_ms: u64) -> Result<Vec<Event>, DecisionError> {
-    let is_idle =
-        matches!(command, Command::WaitUntil { .. } | Command::WaitForSignal { .. } | Command::RecordProgress { .. });
+    let is_idle = matches!(
+        command,
+        Command::WaitUntil { .. }
+            | Command::WaitForSignal { .. }
+            | Command::RecordProgress { .. }
+            | Command::CreateHook { .. }
+    );
     if is_idle && state.idle_commands >= IDLE_COMMANDS_MAX {
         return Err(DecisionError::Idle);
     }
     Ok(match command {
         Command::Complete { output } => match &state.cancel {
-            Some(reason) => vec![Event::RunCancelled { reason: reason.clone() }],
+            Some(reason) => vec![cancelled(reason)],
             None => vec![Event::RunCompleted { output }],
         },
         Command::Fail { error } => match &state.cancel {
-            Some(reason) => vec![Event::RunCancelled { reason: reason.clone() }],
+            Some(reason) => vec![cancelled(reason)],
             None => vec![Event::RunFailed { error: in_words(&error) }],
         },
         Command::ScheduleStep(step) => schedule(state, vec![step.into()])?,
@@ -129,7 +135,32 @@ pub fn decide(state: &RunState, command: Command, now_ms: u64) -> Result<Vec<Eve
         }
         Command::WaitForSignal { signal } => vec![Event::SignalAwaited { signal }],
         Command::RecordProgress { message } => vec![Event::ProgressRecorded { message }],
+        Command::CreateHook { hook_id } if state.hooks.contains_key(&hook_id) => {
+            return Err(DecisionError::Repeated { step_id: hook_id, status: "been made: look for it in inputs.hooks" });
+        }
+        Command::CreateHook { hook_id } => {
+            let token = token_of(&state.run_id, &hook_id);
+            vec![Event::HookCreated { hook_id, token }]
+        }
+        Command::StartChildWorkflow(child) => schedule(state, vec![StepCommand::from(child).into()])?,
+        Command::StartChildWorkflows { children } => {
+            schedule(state, children.into_iter().map(|child| StepCommand::from(child).into()).collect())?
+        }
+        Command::ContinueAsNew { input } => match &state.cancel {
+            Some(reason) => vec![cancelled(reason)],
+            None => vec![Event::RunContinued { input }],
+        },
     })
+}
+
+fn cancelled(reason: &str) -> Event {
+    Event::RunCancelled { reason: reason.to_owned(), forced: false }
+}
+
+/// The name of a signal that a hook stands for: the same again for the same run, and no other run's.
+fn token_of(run_id: &str, hook_id: &str) -> String {
+    let digest = Digest::of_domain("toolwarden.workflow-hook", format!("{run_id}\n{hook_id}").as_bytes());
+    format!("hook-{}", &digest.hex()[..32])
 }
 
 fn schedule(state: &RunState, steps: Vec<ScheduledStep>) -> Result<Vec<Event>, DecisionError> {
@@ -246,6 +277,38 @@ pub fn failed_by_step(state: &RunState) -> Option<Event> {
         }
         _ => None,
     })
+}
+
+/// How a run ends whose time is over: what is open has failed, and nobody is asked.
+pub fn timed_out(state: &RunState, now_ms: u64) -> Option<Vec<Event>> {
+    let (deadline_ms, timeout_ms) = (state.deadline_ms()?, state.timeout_ms?);
+    (now_ms >= deadline_ms).then(|| {
+        let mut events = fail_open(state, &format!("the run's {timeout_ms} ms are over"));
+        events.push(Event::RunTimedOut { timeout_ms });
+        events
+    })
+}
+
+/// How a run takes it that somebody wants its end: its script may clean up, unless it is to end at once.
+pub fn cancel(state: &RunState, reason: &str, at_once: bool) -> Vec<Event> {
+    if state.end.is_some() {
+        return Vec::new();
+    }
+    let mut events = Vec::new();
+    if state.cancel.is_none() {
+        events.push(Event::CancelRequested { reason: reason.to_owned() });
+        events.extend(fail_open(state, &format!("cancelled: {reason}")));
+    } else if at_once {
+        events.extend(fail_open(state, &format!("cancelled: {reason}")));
+    }
+    if at_once {
+        events.push(Event::RunCancelled { reason: reason.to_owned(), forced: true });
+    }
+    events
+}
+
+fn fail_open(state: &RunState, error: &str) -> Vec<Event> {
+    state.open.iter().map(|id| Event::StepFailed { step_id: id.clone(), error: error.to_owned() }).collect()
 }
 
 #[cfg(test)]

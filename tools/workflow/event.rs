@@ -57,6 +57,9 @@ pub enum Event {
         source_hash: Digest,
         /// What it works on.
         input: Value,
+        /// How long it may take from now on, in milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_ms: Option<u64>,
     },
     /// Its work begins.
     RunStarted,
@@ -106,6 +109,13 @@ pub enum Event {
     },
     /// It has waited long enough.
     WaitEnded,
+    /// A signal has a name now that others can be told.
+    HookCreated {
+        /// What the script calls it.
+        hook_id: String,
+        /// The name of the signal; it follows from the run and the id.
+        token: String,
+    },
     /// A signal has come.
     SignalReceived {
         /// Its id: the same one twice is one.
@@ -146,6 +156,19 @@ pub enum Event {
     RunCancelled {
         /// Why.
         reason: String,
+        /// Whether the script was not asked: somebody wanted it to end at once.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        forced: bool,
+    },
+    /// Its time was over.
+    RunTimedOut {
+        /// What it had, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// It goes on as a new run, with a log of its own.
+    RunContinued {
+        /// What the new run works on.
+        input: Value,
     },
 }
 
@@ -159,8 +182,10 @@ impl Event {
                 | Self::SignalAwaited { .. }
                 | Self::ProgressRecorded { .. }
                 | Self::RunCompleted { .. }
+                | Self::HookCreated { .. }
                 | Self::RunFailed { .. }
-                | Self::RunCancelled { .. }
+                | Self::RunCancelled { forced: false, .. }
+                | Self::RunContinued { .. }
         )
     }
 }

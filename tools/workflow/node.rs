@@ -188,7 +188,10 @@ mod tests {
         let put = |event: Event, entries: &mut Vec<Entry>| {
             entries.push(Entry { sequence: entries.len() as u64 + 1, at_ms: 0, event });
         };
-        put(Event::RunCreated { run_id: "r".into(), source_hash: Digest::of(b""), input }, &mut entries);
+        put(
+            Event::RunCreated { run_id: "r".into(), source_hash: Digest::of(b""), input, timeout_ms: None },
+            &mut entries,
+        );
         loop {
             match command(nodes, &RunState::of(&entries)) {
                 Command::ScheduleStep(step) => {

@@ -24,6 +24,8 @@ pub struct RunState {
     pub waiting: Option<Waiting>,
     /// The signals that have come, by id.
     pub signals: IndexMap<String, Signal>,
+    /// The names of signals that it has made, by what the script calls them.
+    pub hooks: IndexMap<String, String>,
     /// Why it is to end, when somebody wants that.
     pub cancel: Option<String>,
     /// Words of progress and waits since the last step was scheduled.
@@ -34,6 +36,8 @@ pub struct RunState {
     pub last_sequence: u64,
     /// When it was created, in milliseconds since 1970.
     pub created_at_ms: u64,
+    /// How long it may take from then on, in milliseconds.
+    pub timeout_ms: Option<u64>,
 }
 
 /// One step.
@@ -114,6 +118,16 @@ pub enum RunEnd {
         /// Why.
         reason: String,
     },
+    /// Its time was over.
+    TimedOut {
+        /// What it had, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// Another run goes on with its work.
+    Continued {
+        /// What that works on.
+        input: Value,
+    },
 }
 
 impl RunState {
@@ -128,7 +142,8 @@ impl RunState {
     pub fn apply(&mut self, entry: &Entry) {
         self.last_sequence = entry.sequence;
         match &entry.event {
-            Event::RunCreated { run_id, source_hash, input } => {
+            Event::RunCreated { run_id, source_hash, input, timeout_ms } => {
+                self.timeout_ms = *timeout_ms;
                 self.run_id.clone_from(run_id);
                 self.source_hash = Some(source_hash.clone());
                 self.input = input.clone();
@@ -161,6 +176,10 @@ impl RunState {
                 self.consume();
             }
             Event::WaitEnded => self.waiting = None,
+            Event::HookCreated { hook_id, token } => {
+                self.hooks.insert(hook_id.clone(), token.clone());
+                self.idle_commands += 1;
+            }
             Event::SignalReceived { signal_id, signal, payload } => {
                 let signal = Signal { signal: signal.clone(), payload: payload.clone(), consumed: false };
                 self.signals.entry(signal_id.clone()).or_insert(signal);
@@ -176,7 +195,9 @@ impl RunState {
             Event::RunRetryExhausted { step_id, error } => {
                 self.end(RunEnd::Failed { error: format!("step {step_id:?} failed at its last attempt: {error}") });
             }
-            Event::RunCancelled { reason } => self.end(RunEnd::Cancelled { reason: reason.clone() }),
+            Event::RunCancelled { reason, .. } => self.end(RunEnd::Cancelled { reason: reason.clone() }),
+            Event::RunTimedOut { timeout_ms } => self.end(RunEnd::TimedOut { timeout_ms: *timeout_ms }),
+            Event::RunContinued { input } => self.end(RunEnd::Continued { input: input.clone() }),
         }
     }
 
@@ -205,12 +226,20 @@ impl RunState {
         self.end.get_or_insert(end);
     }
 
+    /// When its time is over, in milliseconds since 1970; none when it may take as long as it wants, or has ended.
+    pub fn deadline_ms(&self) -> Option<u64> {
+        let timeout_ms = self.timeout_ms.filter(|_| self.end.is_none())?;
+        Some(self.created_at_ms.saturating_add(timeout_ms))
+    }
+
     /// One word for where the run stands.
     pub fn status(&self) -> &'static str {
         match (&self.end, &self.cancel, &self.waiting) {
             (Some(RunEnd::Completed { .. }), ..) => "completed",
             (Some(RunEnd::Failed { .. }), ..) => "failed",
             (Some(RunEnd::Cancelled { .. }), ..) => "cancelled",
+            (Some(RunEnd::TimedOut { .. }), ..) => "timed_out",
+            (Some(RunEnd::Continued { .. }), ..) => "continued",
             (None, Some(_), _) => "cancelling",
             (None, None, Some(_)) => "waiting",
             (None, None, None) => "running",

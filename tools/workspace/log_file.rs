@@ -93,12 +93,23 @@ impl LogFile for LocalLog {
     }
 }
 
+impl Drop for LocalLog {
+    fn drop(&mut self) {
+        // A process that is being started beside it has a copy of the descriptor until its exec; the lock is the file's
+        // own, and must not stay with that.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::disallowed_methods, reason = "tests prepare real files")]
 
     use std::os::unix::fs::symlink;
 
+    use rustix::fs::FlockOperation;
+
+    use super::LocalLog;
     use crate::effects::files::{FileError, Files as _};
     use crate::workspace::local::LocalFiles;
     use crate::workspace_path::WorkspacePath;
@@ -122,6 +133,19 @@ mod tests {
         log.cut(8).unwrap();
         assert_eq!(log.read(8).unwrap(), b"one\ntwo\n");
         assert_eq!(log.read(7).unwrap_err().kind(), std::io::ErrorKind::FileTooLarge);
+    }
+
+    /// As a process has it that is being started while the log is closed.
+    #[test]
+    fn a_copy_of_its_descriptor_does_not_hold_a_log_that_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(folder.path().join("run.jsonl")).unwrap();
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let copy = file.try_clone().unwrap();
+        drop(LocalLog { file });
+        let (files, _) = LocalFiles::open(folder.path()).unwrap();
+        assert!(files.open_log(&path("run.jsonl")).is_ok());
+        drop(copy);
     }
 
     #[test]

@@ -3,51 +3,116 @@
 //! The order of the log does not depend on which step finished first: outcomes are recorded in the order the steps
 //! were scheduled. So a run that is killed at any record and gone on with has the log of one that was not.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesOrdered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use serde_json::Value;
 
+use super::asking::put_before;
+use super::step::{Room, StepEnd, StepPlan};
 use super::{SignalArgument, WorkflowError};
 use crate::builtin::program::allowance::Allowance;
-use crate::builtin::program::desk::run_script;
-use crate::builtin::program::fault::Fault;
-use crate::builtin::program::{Limits, Order, Source, TIMEOUT_MS_DEFAULT, seed_of};
+use crate::builtin::program::{Limits, RunView, Source};
 use crate::cancellation::CancelReason;
-use crate::context::{Invoke, ToolCall, ToolContext};
+use crate::context::{Invoke, ToolContext};
 use crate::digest::Digest;
 use crate::outcome::Trust;
-use crate::workflow::command::Command;
-use crate::workflow::decision::{Attempt, DecisionError, Next, agree, decide, failed_by_step, next, settle};
+use crate::workflow::decision::{Attempt, DecisionError, Next, agree, cancel, failed_by_step, next, settle, timed_out};
 use crate::workflow::event::{Entry, Event};
-use crate::workflow::log::{LogError, Records};
-use crate::workflow::node::{self, Node};
-use crate::workflow::state::{RunState, StepStatus};
+use crate::workflow::log::{self, LogError, Records};
+use crate::workflow::node::Node;
+use crate::workflow::state::{RunEnd, RunState};
+use crate::workflow::{CHILD_STEP, CONTINUATIONS_MAX, RUN_ID_CHARS_MAX};
 
 /// Waits that a call sits out.
 const WAITS_MAX: u32 = 8;
 /// Longest wait that a call sits out, in milliseconds.
 const WAIT_MS_MAX: u64 = 5_000;
-/// The steps that are tools.
-const TOOL_STEPS: [&str; 3] = ["task", "parallel_task", "generate_object"];
-
 /// A run to begin or to go on with.
+#[derive(Clone)]
 pub(super) struct Plan {
     pub(super) run_id: String,
+    /// The run that was asked for, and which of those that went on with its work this one is, from 1.
+    pub(super) first_run_id: String,
+    pub(super) generation: u32,
     pub(super) source: Source,
     pub(super) source_hash: Digest,
     pub(super) nodes: Vec<Node>,
     pub(super) input: Value,
+    /// What the call has for this run and for those inside of it; each takes its own.
     pub(super) signals: Vec<SignalArgument>,
     pub(super) cancel: Option<String>,
+    /// Whether a cancel leaves no time to clean up.
+    pub(super) at_once: bool,
+    pub(super) timeout_ms: Option<u64>,
     pub(super) allowance: Allowance,
     pub(super) limits: Limits,
     pub(super) width: usize,
-    pub(super) generations: usize,
+    /// How many runs it is inside of.
+    pub(super) depth: u32,
+    pub(super) room: Room,
+}
+
+impl Plan {
+    /// The run that goes on with the work of this one.
+    fn continued(&self, input: Value) -> Self {
+        let generation = self.generation.saturating_add(1);
+        let run_id = format!("{}_c{generation}", self.first_run_id);
+        // An id that has no room for the number becomes one that has.
+        let run_id = match run_id.len() > RUN_ID_CHARS_MAX {
+            true => format!("run-{}", &Digest::of_domain("toolwarden.workflow-next", run_id.as_bytes()).hex()[..32]),
+            false => run_id,
+        };
+        Self { run_id, generation, input, ..self.clone() }
+    }
+}
+
+/// A run as far as a call drove it.
+pub(super) struct Run {
+    pub(super) plan: Plan,
+    pub(super) state: RunState,
+    pub(super) end: DriveEnd,
+    pub(super) trust: Trust,
+}
+
+/// Drives a run that is inside of another one, and whatever goes on with its work.
+pub(super) fn drive_to_end<'a>(ctx: &'a ToolContext, invoke: &'a Arc<dyn Invoke>, plan: Plan) -> BoxFuture<'a, Run> {
+    Box::pin(async move {
+        let driven = drive_all(ctx, invoke, plan).await;
+        match driven {
+            Ok((driver, end)) => Run { plan: driver.plan, state: driver.state, end, trust: driver.trust },
+            Err((plan, error)) => {
+                Run { plan: *plan, state: RunState::default(), end: DriveEnd::Lost(error), trust: Trust::Trusted }
+            }
+        }
+    })
+}
+
+/// Drives a run, and then the run that goes on with its work, as often as that is wanted.
+pub(super) async fn drive_all<'a>(
+    ctx: &'a ToolContext,
+    invoke: &'a Arc<dyn Invoke>,
+    mut plan: Plan,
+) -> Result<(Driver<'a>, DriveEnd), (Box<Plan>, LogError)> {
+    let mut continuations = 0;
+    loop {
+        let (entries, records) = match log::open(ctx.workspace.files().as_ref(), &plan.run_id) {
+            Ok(opened) => opened,
+            Err(error) => return Err((Box::new(plan), error)),
+        };
+        let mut driver = Driver::new(ctx, invoke, plan, records);
+        let end = Box::pin(driver.drive(entries)).await;
+        let Some(RunEnd::Continued { input }) = &driver.state.end else { return Ok((driver, end)) };
+        if continuations >= CONTINUATIONS_MAX {
+            let why = format!("it went on as a new run {CONTINUATIONS_MAX} times; call again with the same run_id");
+            return Ok((driver, DriveEnd::Suspended(why)));
+        }
+        continuations += 1;
+        plan = driver.plan.continued(input.clone());
+    }
 }
 
 /// How a call left its run.
@@ -75,13 +140,14 @@ impl From<LogError> for DriveEnd {
 
 /// See the head of the file.
 pub(super) struct Driver<'a> {
-    ctx: &'a ToolContext,
-    invoke: &'a Arc<dyn Invoke>,
+    pub(super) ctx: &'a ToolContext,
+    pub(super) invoke: &'a Arc<dyn Invoke>,
     pub(super) plan: Plan,
     records: Box<dyn Records>,
     pub(super) entries: Vec<Entry>,
     pub(super) state: RunState,
-    generations: Semaphore,
+    /// The same as scripts see it.
+    pub(super) view: Arc<RunView>,
     waits: u32,
     pub(super) admitted: usize,
     pub(super) peak: usize,
@@ -95,7 +161,6 @@ impl<'a> Driver<'a> {
         plan: Plan,
         records: Box<dyn Records>,
     ) -> Self {
-        let generations = Semaphore::new(plan.generations);
         Self {
             ctx,
             invoke,
@@ -103,7 +168,7 @@ impl<'a> Driver<'a> {
             records,
             entries: Vec::new(),
             state: RunState::default(),
-            generations,
+            view: Arc::default(),
             waits: 0,
             admitted: 0,
             peak: 0,
@@ -124,10 +189,14 @@ impl<'a> Driver<'a> {
 
     async fn advance(&mut self, recorded: Vec<Entry>) -> Result<DriveEnd, DriveEnd> {
         self.begin(recorded).await?;
-        self.hear()?;
+        self.hear().await?;
         loop {
             if let Some(reason) = self.ctx.cancel.reason() {
                 return Ok(DriveEnd::Interrupted(reason.clone()));
+            }
+            if let Some(events) = timed_out(&self.state, self.ctx.clock.unix_ms()) {
+                self.append(events)?;
+                continue;
             }
             if let Some(event) = failed_by_step(&self.state) {
                 self.append(vec![event])?;
@@ -136,8 +205,7 @@ impl<'a> Driver<'a> {
             match next(&self.state, self.ctx.clock.unix_ms()) {
                 Next::Ended => return Ok(DriveEnd::Ended),
                 Next::Ask => {
-                    let events = self.ask(&self.entries, &self.state).await?;
-                    let events = events.map_err(DriveEnd::Disagreed)?;
+                    let events = self.ask().await?.map_err(DriveEnd::Disagreed)?;
                     self.append(events)?;
                 }
                 Next::Wake => self.append(vec![Event::WaitEnded])?,
@@ -160,10 +228,11 @@ impl<'a> Driver<'a> {
                 run_id: self.plan.run_id.clone(),
                 source_hash: self.plan.source_hash.clone(),
                 input: self.plan.input.clone(),
+                timeout_ms: self.plan.timeout_ms,
             };
             return self.append(vec![created, Event::RunStarted]);
         }
-        if let Some(Entry { event: Event::RunCreated { source_hash, input, .. }, .. }) = recorded.first() {
+        if let Some(Entry { event: Event::RunCreated { source_hash, input, timeout_ms, .. }, .. }) = recorded.first() {
             let run_id = self.plan.run_id.clone();
             let conflict = |what| DriveEnd::Refused(WorkflowError::Conflict { run_id: run_id.clone(), what });
             if *source_hash != self.plan.source_hash {
@@ -172,19 +241,21 @@ impl<'a> Driver<'a> {
             if *input != self.plan.input {
                 return Err(conflict("input"));
             }
+            if *timeout_ms != self.plan.timeout_ms {
+                return Err(conflict("limits.runTimeoutMs"));
+            }
         }
         let mut missing = Vec::new();
         while self.entries.len() < recorded.len() {
             let at = self.entries.len();
             let mut known = 1;
             if recorded[at].event.is_decision() {
-                let said = self.ask(&self.entries, &self.state).await?.map_err(DriveEnd::Disagreed)?;
+                let said = self.ask().await?.map_err(DriveEnd::Disagreed)?;
                 missing = agree(&said, &recorded[at..]).map_err(DriveEnd::Disagreed)?;
                 known = (said.len() - missing.len()).max(1);
             }
             for entry in &recorded[at..at + known] {
-                self.state.apply(entry);
-                self.entries.push(entry.clone());
+                self.take(entry.clone());
             }
         }
         // A run that was created and never started.
@@ -194,28 +265,34 @@ impl<'a> Driver<'a> {
         self.append(missing)
     }
 
-    /// Writes what the caller has for the run.
-    fn hear(&mut self) -> Result<(), DriveEnd> {
+    /// Writes what the caller has for the run; what is inside of it hears of a cancel first.
+    async fn hear(&mut self) -> Result<(), DriveEnd> {
         if self.state.end.is_some() {
             return Ok(());
         }
         let mut events = Vec::new();
-        for SignalArgument { signal_id, signal, payload } in std::mem::take(&mut self.plan.signals) {
-            let known =
-                |event: &Event| matches!(event, Event::SignalReceived { signal_id: id, .. } if *id == signal_id);
-            if !self.state.signals.contains_key(&signal_id) && !events.iter().any(known) {
+        for signal in &self.plan.signals {
+            let is_its = match &signal.run_id {
+                Some(run_id) => *run_id == self.plan.run_id,
+                None => self.plan.depth == 0,
+            };
+            let known = |event: &Event| matches!(event, Event::SignalReceived { signal_id, .. } if *signal_id == signal.signal_id);
+            if is_its && !self.state.signals.contains_key(&signal.signal_id) && !events.iter().any(known) {
+                let SignalArgument { signal_id, signal, payload, .. } = signal.clone();
                 events.push(Event::SignalReceived { signal_id, signal, payload });
             }
         }
-        if let Some(reason) = self.plan.cancel.take()
-            && self.state.cancel.is_none()
-        {
-            let error = format!("cancelled: {reason}");
-            events.push(Event::CancelRequested { reason });
-            let open = self.state.open.iter();
-            events.extend(open.map(|id| Event::StepFailed { step_id: id.clone(), error: error.clone() }));
+        self.append(events)?;
+        let Some(reason) = self.plan.cancel.take() else { return Ok(()) };
+        let shared = StepPlan::of(&self.plan);
+        for attempt in interrupted(&self.state).filter(|attempt| attempt.step.step_name == CHILD_STEP) {
+            // What it comes to is in its own log; here the step has failed either way.
+            shared.run_child(self.ctx, self.invoke, &attempt, Some((reason.clone(), self.plan.at_once))).await;
         }
-        self.append(events)
+        if let Some(reason) = self.ctx.cancel.reason() {
+            return Err(DriveEnd::Interrupted(reason.clone()));
+        }
+        self.append(cancel(&self.state, &reason, self.plan.at_once))
     }
 
     /// Writes events and goes on by them.
@@ -232,61 +309,23 @@ impl<'a> Driver<'a> {
             if let Some(line) = told(&entry.event) {
                 self.ctx.progress.delta(&line);
             }
-            self.state.apply(&entry);
-            self.entries.push(entry);
+            self.take(entry);
         }
         Ok(())
     }
 
-    /// What the script decides after these events. It has no tools, and its clock stands at the last of them.
-    async fn ask(&self, entries: &[Entry], state: &RunState) -> Result<Result<Vec<Event>, DecisionError>, DriveEnd> {
-        let at_ms = entries.last().map_or(0, |entry| entry.at_ms);
-        let command = if self.plan.nodes.is_empty() {
-            let inputs = json!({
-                "kind": "workflow",
-                "run_id": state.run_id,
-                "input": state.input,
-                "history": entries,
-                "steps": steps_of(state),
-                "signals": state.signals.iter().map(|(id, signal)| {
-                    json!({"signal_id": id, "signal": signal.signal, "payload": signal.payload})
-                }).collect::<Vec<_>>(),
-                "cancel": state.cancel,
-            });
-            let limits = Limits { timeout_ms: self.plan.limits.timeout_ms.min(TIMEOUT_MS_DEFAULT), ..self.plan.limits };
-            let order = Order {
-                source: self.plan.source.clone(),
-                inputs,
-                allowance: Allowance::default(),
-                limits,
-                seed: seed_of(&format!("{}/{}", state.run_id, state.last_sequence)),
-                pinned_ms: Some(at_ms),
-            };
-            match Box::pin(run_script(self.ctx, self.invoke, order)).await.result {
-                Ok(value) => {
-                    Command::read(value).unwrap_or_else(|error| Command::Fail { error: json!(error.to_string()) })
-                }
-                Err(Fault::Cancelled(reason)) => return Err(DriveEnd::Interrupted(reason)),
-                // A host without room says nothing about the script.
-                Err(fault @ (Fault::Host(_) | Fault::Stuck | Fault::TimedOut { .. })) => {
-                    return Err(DriveEnd::Suspended(format!("{fault}; call again with the same run_id")));
-                }
-                Err(fault) => Command::Fail { error: json!(fault.to_string()) },
-            }
-        } else {
-            node::command(&self.plan.nodes, state)
-        };
-        Ok(match decide(state, command, at_ms) {
-            // The same script says so each time: it is how the run ends.
-            Err(error @ (DecisionError::Repeated { .. } | DecisionError::TooMany | DecisionError::Idle)) => {
-                Ok(vec![Event::RunFailed { error: error.to_string() }])
-            }
-            decided => decided,
-        })
+    /// Goes on by one record.
+    fn take(&mut self, entry: Entry) {
+        self.state.apply(&entry);
+        if self.plan.nodes.is_empty() {
+            put_before(&mut self.view, &entry, &self.state);
+        }
+        self.entries.push(entry);
     }
 
-    /// Sits a wait out, where it is short and there were few.
+    /// Sits a wait out, where it is short and there were few; no longer than the run may take.
     async fn sleep(&mut self, until_ms: u64, what: &str) -> Result<(), DriveEnd> {
+        let until_ms = self.state.deadline_ms().map_or(until_ms, |deadline_ms| until_ms.min(deadline_ms));
         let wait_ms = until_ms.saturating_sub(self.ctx.clock.unix_ms());
         if self.waits >= WAITS_MAX || wait_ms > WAIT_MS_MAX {
             return Err(DriveEnd::Suspended(format!(
@@ -312,13 +351,15 @@ impl<'a> Driver<'a> {
             return self.sleep(until_ms, "for the next attempt of a step").await;
         }
         let (ctx, invoke) = (self.ctx, self.invoke);
-        let width = self.plan.width;
-        let shared = Arc::new(StepPlan::of(&self.plan, std::mem::replace(&mut self.generations, Semaphore::new(0))));
+        let shared = Arc::new(StepPlan::of(&self.plan));
+        let left_ms = self.state.deadline_ms().map(|deadline_ms| deadline_ms.saturating_sub(ctx.clock.unix_ms()));
+        let mut over = std::pin::pin!(tokio::time::sleep(Duration::from_millis(left_ms.unwrap_or_default())));
         let mut waiting = of_round.into_iter();
         let mut running = FuturesOrdered::new();
-        let outcome = loop {
+        let mut suspended = None;
+        loop {
             let mut started = Vec::new();
-            while running.len() < width
+            while running.len() < self.plan.width
                 && let Some(attempt) = waiting.next()
             {
                 if !attempt.interrupted {
@@ -329,128 +370,45 @@ impl<'a> Driver<'a> {
                 let shared = Arc::clone(&shared);
                 running.push_back(
                     async move {
-                        let (result, trust) = shared.run(ctx, invoke, &attempt).await;
-                        (attempt, result, trust)
+                        let (end, trust) = shared.run(ctx, invoke, &attempt).await;
+                        (attempt, end, trust)
                     }
                     .boxed(),
                 );
             }
             self.peak = self.peak.max(running.len());
             // Futures do nothing before they are polled: a start is in the log before its step begins.
-            if let Err(error) = self.append(started) {
-                break Err(error);
-            }
-            let Some((attempt, result, trust)) = running.next().await else { break Ok(()) };
+            self.append(started)?;
+            let ended = tokio::select! {
+                biased;
+                ended = running.next() => ended,
+                // Dropped attempts are cancelled; the route waits for their ends.
+                () = &mut over, if left_ms.is_some() => return Ok(()),
+            };
+            let Some((attempt, end, trust)) = ended else { break };
             if let Some(reason) = ctx.cancel.reason() {
-                break Err(DriveEnd::Interrupted(reason.clone()));
+                return Err(DriveEnd::Interrupted(reason.clone()));
             }
             self.trust = self.trust.least(trust);
-            let events = settle(&self.plan.run_id, &attempt, result, ctx.clock.unix_ms());
-            if let Err(error) = self.append(events) {
-                break Err(error);
+            match end {
+                StepEnd::Ended(result) => {
+                    self.append(settle(&self.plan.run_id, &attempt, result, ctx.clock.unix_ms()))?;
+                }
+                // Others go on; the run waits with this one.
+                StepEnd::Suspended(why) => suspended = suspended.or(Some(why)),
             }
-        };
-        drop(running);
-        if let Some(shared) = Arc::into_inner(shared) {
-            self.generations = shared.generations;
-        } else {
-            self.generations = Semaphore::new(self.plan.generations);
         }
-        outcome
+        suspended.map_or(Ok(()), |why| Err(DriveEnd::Suspended(why)))
     }
 }
 
-/// What steps share.
-struct StepPlan {
-    run_id: String,
-    source: Source,
-    allowance: Allowance,
-    limits: Limits,
-    generations: Semaphore,
-}
-
-impl StepPlan {
-    fn of(plan: &Plan, generations: Semaphore) -> Self {
-        Self {
-            run_id: plan.run_id.clone(),
-            source: plan.source.clone(),
-            allowance: plan.allowance.clone(),
-            limits: plan.limits,
-            generations,
-        }
-    }
-
-    async fn run(
-        &self,
-        ctx: &ToolContext,
-        invoke: &Arc<dyn Invoke>,
-        attempt: &Attempt,
-    ) -> (Result<Value, String>, Trust) {
-        let step = &attempt.step;
-        if TOOL_STEPS.contains(&step.step_name.as_str()) {
-            return self.run_tool(invoke, attempt).await;
-        }
-        let key = format!("{}/{}", self.run_id, step.step_id);
-        let inputs = json!({
-            "kind": "step",
-            "run_id": self.run_id,
-            "step_id": step.step_id,
-            "step_name": step.step_name,
-            "input": step.input,
-            "attempt": attempt.attempt,
-            "idempotency_key": Digest::of_domain("toolwarden.workflow-step", key.as_bytes()),
-        });
-        let order = Order {
-            source: self.source.clone(),
-            inputs,
-            allowance: self.allowance.clone(),
-            limits: self.limits,
-            seed: seed_of(&format!("{key}/{}", attempt.attempt)),
-            pinned_ms: None,
-        };
-        let ended = Box::pin(run_script(ctx, invoke, order)).await;
-        (ended.result.map_err(|fault| fault.to_string()), ended.trust)
-    }
-
-    /// A step that is a tool: outside of the script, on the route like any call.
-    async fn run_tool(&self, invoke: &Arc<dyn Invoke>, attempt: &Attempt) -> (Result<Value, String>, Trust) {
-        let step = &attempt.step;
-        // Logs of old have the former name of task.
-        let tool = if step.step_name == "parallel_task" { "task" } else { step.step_name.as_str() };
-        // A workflow may start what its caller may: a list of several tasks is one step.
-        if !self.allowance.names(tool) {
-            return (Err(format!("the tool {tool:?} is not allowed to this workflow")), Trust::Trusted);
-        }
-        let _admitted = match tool {
-            "generate_object" => self.generations.acquire().await.ok(),
-            _ => None,
-        };
-        let outcome = invoke.invoke(ToolCall { tool: tool.into(), arguments: step.input.clone() }).await;
-        let trust = outcome.trust;
-        let result = match outcome.is_success() {
-            false => Err(outcome.output),
-            true => Ok(json!({
-                "tool": tool, "output": outcome.output, "exit_code": outcome.exit_code, "metadata": outcome.metadata,
-            })),
-        };
-        (result, trust)
-    }
-}
-
-/// The steps as the script sees them, by id.
-fn steps_of(state: &RunState) -> BTreeMap<&str, Value> {
-    let one = |step: &crate::workflow::state::Step| {
-        let mut entry = json!({
-            "step_name": step.scheduled.step_name, "status": step.status.as_str(), "attempts": step.attempts,
-        });
-        match &step.status {
-            StepStatus::Completed(output) => entry["output"] = output.clone(),
-            StepStatus::Failed(error) => entry["error"] = json!(error),
-            _ => {}
-        }
-        entry
+/// The attempts that had begun and not ended.
+fn interrupted(state: &RunState) -> impl Iterator<Item = Attempt> + use<> {
+    let open = match next(state, 0) {
+        Next::Work(attempts) => attempts,
+        _ => Vec::new(),
     };
-    state.steps.iter().map(|(id, step)| (id.as_str(), one(step))).collect()
+    open.into_iter().filter(|attempt| attempt.interrupted)
 }
 
 /// What people who watch are told of an event.
@@ -463,6 +421,7 @@ fn told(event: &Event) -> Option<String> {
             format!("step {step_id} failed: {}\n", error.lines().next().unwrap_or_default())
         }
         Event::ProgressRecorded { message } => format!("{message}\n"),
+        Event::HookCreated { hook_id, token } => format!("the hook {hook_id} is the signal {token}\n"),
         _ => return None,
     })
 }

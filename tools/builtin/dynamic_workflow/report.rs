@@ -33,7 +33,12 @@ pub(super) fn outcome(driver: &Driver<'_>, end: DriveEnd) -> ToolOutcome {
             let _ = writeln!(text, "Run {run_id} was cancelled: {reason}");
             Some(Some(ToolErrorKind::Cancelled { op: "dynamic_workflow".into(), reason: None }))
         }
-        (DriveEnd::Ended, None) => Some(None),
+        (DriveEnd::Ended, Some(RunEnd::TimedOut { timeout_ms })) => {
+            let _ = writeln!(text, "Run {run_id} has failed: its {timeout_ms} ms were over");
+            Some(Some(ToolErrorKind::Timeout { op: "dynamic_workflow".into(), duration_ms: *timeout_ms }))
+        }
+        // Driven on until there is an end.
+        (DriveEnd::Ended, Some(RunEnd::Continued { .. }) | None) => Some(None),
         (DriveEnd::Suspended(why), _) => {
             let _ = writeln!(text, "Run {run_id} ended without a terminal result: {why}");
             Some(None)
@@ -108,12 +113,14 @@ fn facts(driver: &Driver<'_>) -> Value {
     history.reverse();
     json!({
         "run_id": driver.plan.run_id,
+        "first_run_id": driver.plan.first_run_id,
         "status": state.status(),
         "last_sequence": state.last_sequence,
         "source_hash": driver.plan.source_hash,
         "durable": driver.is_durable(),
         "snapshot": {
             "steps": state.steps.len(), "open": state.open.len(), "end": state.end, "cancel": state.cancel,
+            "hooks": state.hooks,
         },
         "plan_identity": Digest::of_json(&json!(plan)),
         "plan": plan,

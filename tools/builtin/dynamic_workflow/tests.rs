@@ -2,6 +2,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "tests look at real logs")]
 
+mod lineage;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

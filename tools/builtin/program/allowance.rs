@@ -64,6 +64,8 @@ impl Allowance {
             Some(wanted) => {
                 let known = |name: &String| {
                     there.contains(name)
+                        // One that no model sees has to be named.
+                        || invoke.has(name)
                         || NEVER.contains(&name.as_str())
                         || (SEARCH_MODES.contains(&name.as_str()) && there.contains("search"))
                 };
@@ -78,6 +80,13 @@ impl Allowance {
         };
         names.retain(|name| !NEVER.contains(&name.as_str()));
         Ok(Self { names })
+    }
+
+    /// The same with one tool more.
+    #[must_use]
+    pub(crate) fn and(mut self, tool: &str) -> Self {
+        self.names.insert(tool.to_owned());
+        self
     }
 
     /// Whether a tool is on the list.

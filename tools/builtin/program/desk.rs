@@ -3,10 +3,12 @@
 //! Calls that are known to change nothing run beside each other; a call that may change something runs alone, after
 //! all before it and before all behind it, exactly as in a batch. A task counts as harmless here: its calls are
 //! another agent's, judged one by one. The desk returns when the thread has ended and no call is left: what the
-//! script did not wait for is cancelled then.
+//! script did not wait for is cancelled then. In a pretended world desk and script take turns, and the script's clock
+//! stands while it runs, so that the same world is the same again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -23,6 +25,8 @@ use super::{Order, WIDTH_MAX};
 use crate::builtin::nested::SETTLE_GRACE;
 use crate::cancellation::CancelReason;
 use crate::context::{Invoke, ToolCall, ToolContext};
+use crate::effects::blocking::is_pretended;
+use crate::effects::clock::Clock;
 use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
 
 /// Requests of the script that wait for the desk; a script that is faster waits.
@@ -76,20 +80,24 @@ pub(crate) async fn run_script(ctx: &ToolContext, invoke: &Arc<dyn Invoke>, orde
     let _stop = StopOnDrop(Arc::clone(&mailbox));
     let (requests, received) = mpsc::channel(REQUESTS_MAX);
     let timeout = Duration::from_millis(order.limits.timeout_ms);
+    let turns = is_pretended().then(|| Arc::new(StandingClock::of(&*ctx.clock)));
+    let clock = turns.as_ref().map_or_else(|| Arc::clone(&ctx.clock), |standing| Arc::clone(standing) as _);
     let job = Job {
         source: order.source,
         inputs: order.inputs,
+        view: order.view,
         allowance: order.allowance,
         limits: order.limits,
         seed: order.seed,
         pinned_ms: order.pinned_ms,
         deadline_at: ctx.clock.monotonic() + timeout,
-        clock: Arc::clone(&ctx.clock),
+        clock,
     };
     let mut desk = Desk {
         ctx,
         invoke,
         mailbox: &mailbox,
+        turns,
         waiting: VecDeque::new(),
         running: FuturesUnordered::new(),
         beside: BTreeMap::new(),
@@ -127,6 +135,8 @@ struct Desk<'a> {
     ctx: &'a ToolContext,
     invoke: &'a Arc<dyn Invoke>,
     mailbox: &'a Mailbox,
+    /// The script's clock, where both take turns.
+    turns: Option<Arc<StandingClock>>,
     /// Calls that it is not yet the turn of, with how many may run beside them.
     waiting: VecDeque<(u64, ToolCall, usize)>,
     running: Running<'a>,
@@ -144,6 +154,7 @@ impl Desk<'_> {
         // When a thread that was told to stop is given up on.
         let mut give_up_at: Option<Instant> = None;
         loop {
+            self.give_turn(&requests);
             tokio::select! {
                 biased;
                 reason = self.ctx.cancel.cancelled(), if give_up_at.is_none() => {
@@ -161,12 +172,23 @@ impl Desk<'_> {
                     self.mailbox.deliver(id, outcome);
                     self.start_ready();
                 }
-                // The thread looks at the clock itself; this is for one that cannot look.
-                () = tokio::time::sleep_until(give_up_at.unwrap_or(deadline_at + STOP_GRACE)) => {
+                // The thread looks at the clock itself; this wakes one that waits, and is for one that cannot look.
+                () = tokio::time::sleep_until(give_up_at.unwrap_or(deadline_at)) => {
+                    if give_up_at.is_some() {
+                        return ScriptEnd::failed(Fault::Stuck);
+                    }
                     self.mailbox.stop(Stop::Deadline);
-                    return ScriptEnd::failed(Fault::Stuck);
+                    give_up_at = Some(Instant::now() + STOP_GRACE);
                 }
             }
+        }
+    }
+
+    /// Where both take turns: lets the script run until it waits.
+    fn give_turn(&self, requests: &mpsc::Receiver<Request>) {
+        if let Some(clock) = &self.turns {
+            clock.put_forward(&*self.ctx.clock);
+            self.mailbox.wait_for_rest(|| requests.len() >= REQUESTS_MAX);
         }
     }
 
@@ -229,5 +251,35 @@ impl Desk<'_> {
             let _ = tokio::time::timeout(SETTLE_GRACE, settling).await;
         }
         self.running.clear();
+    }
+}
+
+/// A clock that stands until it is put forward: a pretended world's own can be read on its own thread alone.
+struct StandingClock {
+    monotonic_ns: AtomicU64,
+    unix_ms: AtomicU64,
+}
+
+impl StandingClock {
+    fn of(clock: &dyn Clock) -> Self {
+        let standing = Self { monotonic_ns: AtomicU64::new(0), unix_ms: AtomicU64::new(0) };
+        standing.put_forward(clock);
+        standing
+    }
+
+    fn put_forward(&self, clock: &dyn Clock) {
+        let now_ns = u64::try_from(clock.monotonic().as_nanos()).unwrap_or(u64::MAX);
+        self.monotonic_ns.store(now_ns, Ordering::Release);
+        self.unix_ms.store(clock.unix_ms(), Ordering::Release);
+    }
+}
+
+impl Clock for StandingClock {
+    fn monotonic(&self) -> Duration {
+        Duration::from_nanos(self.monotonic_ns.load(Ordering::Acquire))
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.unix_ms.load(Ordering::Acquire)
     }
 }

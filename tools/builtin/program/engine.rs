@@ -17,7 +17,9 @@ use std::time::Duration;
 use rquickjs::context::{EvalOptions, intrinsic};
 use rquickjs::function::Opt;
 use rquickjs::promise::PromiseState;
-use rquickjs::{CatchResultExt as _, CaughtError, Context, Ctx, Function, Module, Object, Promise, Runtime, Value};
+use rquickjs::{
+    Array, CatchResultExt as _, CaughtError, Context, Ctx, Function, Module, Object, Promise, Runtime, Value,
+};
 use serde_json::Value as Json;
 use tokio::sync::mpsc;
 
@@ -27,7 +29,7 @@ use super::fault::{Fault, Place};
 use super::mailbox::{Arrival, Mailbox, Stop};
 use super::value::{Kit, NotTaken, Purpose, give, take};
 use super::{
-    ARGUMENTS_BYTES_MAX, CONSOLE_BYTES_MAX, CONSOLE_LINE_BYTES_MAX, HEAP_BYTES_MAX, Limits, RESULT_BYTES_MAX,
+    ARGUMENTS_BYTES_MAX, CONSOLE_BYTES_MAX, CONSOLE_LINE_BYTES_MAX, HEAP_BYTES_MAX, Limits, RESULT_BYTES_MAX, RunView,
     STACK_BYTES_MAX, Source,
 };
 use crate::context::ToolCall;
@@ -47,6 +49,7 @@ const HAND_OVER: &str = "__toolwardenRun";
 pub(super) struct Job {
     pub(super) source: Source,
     pub(super) inputs: Json,
+    pub(super) view: Option<Arc<RunView>>,
     pub(super) allowance: Allowance,
     pub(super) limits: Limits,
     /// Where random numbers begin.
@@ -104,6 +107,7 @@ pub(super) fn start(job: Job, mailbox: Arc<Mailbox>, desk: mpsc::Sender<Request>
         });
         // An error means that nobody listens any more.
         let _ = desk.blocking_send(Request::Ended(Box::new(end)));
+        mailbox.leave();
     };
     std::thread::Builder::new().name("program".to_owned()).stack_size(THREAD_STACK_BYTES).spawn(body).map(drop)
 }
@@ -330,6 +334,10 @@ impl<'js> Script<'_, 'js> {
         *self.shared.kit.borrow_mut() = Some(Rc::clone(&kit));
         let run = self.load()?;
         let returned = give(&self.ctx, &kit, &self.job.inputs)
+            .and_then(|inputs| match &self.job.view {
+                Some(view) => self.let_look(&kit, inputs, view),
+                None => Ok(inputs),
+            })
             .and_then(|inputs| run.call::<_, Value<'js>>((kit.ctx.clone(), inputs)))
             .map_err(|error| self.fault(error))?;
         let result = match returned.into_promise_or_value() {
@@ -377,6 +385,32 @@ impl<'js> Script<'_, 'js> {
         let prelude: Function<'js> = ctx.eval_with_options(include_str!("prelude.js"), options("toolwarden", true))?;
         let made: Object<'js> = prelude.call((host, now, random, log))?;
         Kit::of(&made)
+    }
+
+    /// The inputs with what is made when it is looked at.
+    fn let_look(&self, kit: &Kit<'js>, inputs: Value<'js>, view: &Arc<RunView>) -> rquickjs::Result<Value<'js>> {
+        let name_of = |name: &Value<'js>| name.as_string().and_then(|name| name.to_string().ok());
+        let (its, ctx) = (Arc::clone(view), self.ctx.clone());
+        let has = Function::new(ctx.clone(), move |name: Value<'js>| {
+            name_of(&name).is_some_and(|name| its.steps.contains_key(name.as_str()))
+        })?;
+        let its = Arc::clone(view);
+        let names =
+            Function::new(ctx.clone(), move || its.steps.keys().map(|name| name.to_string()).collect::<Vec<_>>())?;
+        let (its, shared) = (Arc::clone(view), Rc::clone(self.shared));
+        let step = Function::new(ctx.clone(), move |ctx: Ctx<'js>, name: Value<'js>| {
+            let found = name_of(&name).and_then(|name| its.steps.get(name.as_str()));
+            give(&ctx, &*shared.kit()?, found.map_or(&Json::Null, |step| &**step))
+        })?;
+        let (its, shared) = (Arc::clone(view), Rc::clone(self.shared));
+        let history = Function::new(ctx.clone(), move |ctx: Ctx<'js>| {
+            let (kit, all) = (shared.kit()?, Array::new(ctx.clone())?);
+            for (at, entry) in its.history.iter().enumerate() {
+                all.set(at, give(&ctx, &kit, entry)?)?;
+            }
+            rquickjs::Result::Ok(all)
+        })?;
+        kit.lazily.call((inputs, has, names, step, history))
     }
 
     /// The script's function: out of a plain script, or else out of a module.

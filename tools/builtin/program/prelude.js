@@ -4,8 +4,8 @@
 (function (host, now, random, log) {
   "use strict";
   const { stringify } = JSON;
-  const { defineProperty, getPrototypeOf, prototype: objectPrototype } = Object;
-  const { construct, apply } = Reflect;
+  const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf, prototype: objectPrototype } = Object;
+  const { construct, apply, ownKeys } = Reflect;
   const tagOf = objectPrototype.toString;
   const toWellFormed = String.prototype.toWellFormed;
   const text = String;
@@ -151,8 +151,44 @@
   };
   Object.freeze(ctx);
 
+  // --- what a script of a workflow may look at -----------------------------------------------------------------
+  // A run can be long, and is decided on again and again: a step is made when it is looked at, and no other one.
+  const lazily = (inputs, has, names, step, history) => {
+    const made = {};
+    const own = (name) => getOwnPropertyDescriptor(made, name);
+    const find = (name) => {
+      if (typeof name === "string" && own(name) === undefined && has(name)) {
+        defineProperty(made, name, { value: step(name), writable: true, enumerable: true, configurable: true });
+      }
+    };
+    const steps = new Proxy(made, {
+      get: (target, name) => { find(name); return target[name]; },
+      has: (target, name) => { find(name); return name in target; },
+      ownKeys: () => {
+        const all = names(), added = ownKeys(made);
+        for (let at = 0; at < added.length; at++) {
+          if (typeof added[at] !== "string" || !has(added[at])) all[all.length] = added[at];
+        }
+        return all;
+      },
+      getOwnPropertyDescriptor: (_, name) => {
+        const found = own(name);
+        if (found !== undefined || typeof name !== "string" || !has(name)) return found;
+        return { get: () => steps[name], enumerable: true, configurable: true };
+      },
+    });
+    defineProperty(inputs, "steps", { value: steps, writable: true, enumerable: true, configurable: true });
+    const keep = (value) =>
+      defineProperty(inputs, "history", { value, writable: true, enumerable: true, configurable: true });
+    defineProperty(inputs, "history", {
+      get: () => { const all = history(); keep(all); return all; }, set: keep, enumerable: true, configurable: true,
+    });
+    return inputs;
+  };
+
   return {
     ctx,
+    lazily,
     objectPrototype,
     failure: (message) => new Failure(message),
     wellFormed: (value) => apply(toWellFormed, value, []),

@@ -1,0 +1,135 @@
+//! The log of a workflow tells one story: records in their order, none lost, nothing behind the end, each step once.
+//!
+//! Looked at is what is on the pretended disk, byte by byte as it comes there, whoever was told what. A step that is
+//! recorded as done never begins again, an attempt follows the one before, no step is tried more often than it may be,
+//! and what is cut off a log is an unfinished line and no record.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use toolwarden_tools::workflow::event::{Entry, Event};
+
+use super::must;
+use crate::sight::{Aftermath, Sight, Watcher};
+
+/// The logs, as they stand on the disk.
+#[derive(Debug, Default)]
+pub struct Workflow {
+    logs: BTreeMap<String, Log>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    bytes: Vec<u8>,
+    /// Where the last whole record ends.
+    whole: usize,
+    last: u64,
+    ended: Option<String>,
+    steps: BTreeMap<String, Step>,
+}
+
+#[derive(Debug, Default)]
+struct Step {
+    attempts: u32,
+    attempts_max: u32,
+    is_over: bool,
+    retry_at_ms: u64,
+}
+
+impl Log {
+    fn put(&mut self, path: &str, bytes: &[u8]) -> Result<(), String> {
+        self.bytes.extend_from_slice(bytes);
+        while let Some(end) = self.bytes[self.whole..].iter().position(|byte| *byte == b'\n') {
+            let line = self.bytes[self.whole..self.whole + end].to_vec();
+            self.whole += end + 1;
+            let entry: Entry = serde_json::from_slice(&line)
+                .map_err(|error| format!("{path} has a line that is no record ({error})"))?;
+            self.take(path, &entry)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, path: &str, entry: &Entry) -> Result<(), String> {
+        let sequence = entry.sequence;
+        must(sequence == self.last + 1, || format!("record {sequence} of {path} follows record {}", self.last))?;
+        self.last = sequence;
+        must(self.ended.is_none(), || {
+            format!("record {sequence} of {path} follows the end of the run, {:?}", self.ended)
+        })?;
+        match &entry.event {
+            Event::StepCreated(step) => {
+                let attempts_max = step.retry.map_or(1, |retry| retry.max_attempts);
+                let known = self.steps.insert(step.step_id.clone(), Step { attempts_max, ..Step::default() });
+                must(known.is_none(), || format!("step {} of {path} is scheduled twice", step.step_id))
+            }
+            Event::StepStarted { step_id, attempt } => {
+                let step = self.open(path, step_id)?;
+                let so = *attempt == step.attempts + 1 && *attempt <= step.attempts_max;
+                step.attempts = *attempt;
+                let (max, until_ms) = (step.attempts_max, step.retry_at_ms);
+                must(so, || format!("step {step_id} of {path} begins attempt {attempt}, of {max} at the most"))?;
+                must(entry.at_ms >= until_ms, || {
+                    format!("attempt {attempt} of {step_id} of {path} did not wait until {until_ms}")
+                })
+            }
+            Event::StepRetrying { step_id, attempt, retry_at_ms, .. } => {
+                let step = self.open(path, step_id)?;
+                step.retry_at_ms = *retry_at_ms;
+                must(*attempt == step.attempts && *attempt < step.attempts_max, || {
+                    format!("attempt {attempt} of step {step_id} of {path} is to be followed by another one")
+                })
+            }
+            Event::StepCompleted { step_id, .. } | Event::StepFailed { step_id, .. } => {
+                self.open(path, step_id)?.is_over = true;
+                Ok(())
+            }
+            Event::RunCompleted { .. }
+            | Event::RunFailed { .. }
+            | Event::RunRetryExhausted { .. }
+            | Event::RunCancelled { .. }
+            | Event::RunTimedOut { .. }
+            | Event::RunContinued { .. } => {
+                self.ended = Some(format!("{:?}", entry.event));
+                let open = self.steps.iter().find(|(_, step)| !step.is_over);
+                must(open.is_none(), || format!("the run of {path} ends before its step {open:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&mut self, path: &str, step_id: &str) -> Result<&mut Step, String> {
+        match self.steps.get_mut(step_id) {
+            None => Err(format!("step {step_id} of {path} was never scheduled")),
+            Some(step) if step.is_over => Err(format!("step {step_id} of {path} is over and goes on")),
+            Some(step) => Ok(step),
+        }
+    }
+}
+
+impl Watcher for Workflow {
+    fn name(&self) -> &'static str {
+        "workflow"
+    }
+
+    fn promise(&self) -> &'static str {
+        "the log of a workflow tells one story, and each step once"
+    }
+
+    fn see(&mut self, _at: Duration, sight: &Sight<'_>) -> Result<(), String> {
+        match sight {
+            Sight::Logged { path, bytes } => self.logs.entry((*path).to_owned()).or_default().put(path, bytes),
+            Sight::LogCut { path, bytes } => {
+                let log = self.logs.entry((*path).to_owned()).or_default();
+                log.bytes.truncate(log.whole);
+                must(*bytes == log.whole as u64, || {
+                    format!("{path} is cut to {bytes} bytes, and its records end at {}", log.whole)
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, _aftermath: &Aftermath) -> Result<(), String> {
+        Ok(())
+    }
+}
