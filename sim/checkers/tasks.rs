@@ -60,7 +60,9 @@ impl Checker for Tasks {
                 Ok(())
             }
             Happening::TurnStood { turn } => {
-                for task in self.tasks.values_mut().filter(|task| task.turn == *turn && !task.ended) {
+                // One that was told to end before that, because its run died, does not begin any more.
+                let waits = |task: &&mut Task| task.turn == *turn && !task.ended && !task.told_to_end;
+                for task in self.tasks.values_mut().filter(waits) {
                     task.stands = true;
                 }
                 Ok(())
