@@ -57,6 +57,10 @@ impl Outline {
             Sight::Replaced { path, bytes, .. } => {
                 self.tells(WORLD, "files", format!("{path} is replaced by {} bytes", bytes.len()));
             }
+            Sight::Logged { path, bytes } => {
+                self.tells(WORLD, "files", format!("{path} gets {} bytes more", bytes.len()))
+            }
+            Sight::LogCut { path, bytes } => self.tells(WORLD, "files", format!("{path} is cut to {bytes} bytes")),
             Sight::Removed { path, .. } => self.tells(WORLD, "files", format!("{path} is removed")),
             Sight::Landed { path, bytes, .. } => {
                 self.tells(WORLD, "files", format!("{path} appears with {} bytes", bytes.len()));
