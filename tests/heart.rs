@@ -1,5 +1,7 @@
 //! The heart: real sessions over real folders, through the public API.
 
+#![expect(clippy::disallowed_methods, reason = "tests prepare real files")]
+
 use serde_json::json;
 use toolwarden::prelude::*;
 use toolwarden::settlement::projection_policy::ProjectionPolicy;

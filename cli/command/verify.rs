@@ -53,7 +53,7 @@ pub(crate) async fn verify(args: VerifyArgs, with: &Surroundings) -> Result<End,
         containment: args.call.containment,
         sandbox,
         bucket: args.call.workspace.bucket.clone(),
-        allow_origin: args.call.allow_origin.clone(),
+        web: args.call.web.clone(),
         ..Plan::new(&args.call.workspace.workspace)
     };
     let mut assembly = Assembly::open(plan, with).await?;

@@ -43,7 +43,7 @@ async fn a_proxy_finds_the_server_and_gets_its_credentials_alone() {
     let count = proxy.asked().len();
     let neighbour = download(&session, json!({"url": direct.url("/x"), "file_path": "n"})).await;
     assert!(neighbour.is_success(), "{}", neighbour.output);
-    assert_eq!((proxy.asked().len(), direct.asked().len() > 0), (count, true));
+    assert_eq!((proxy.asked().len(), !direct.asked().is_empty()), (count, true));
     world.at_rest(&[&session]).await;
     world.end().await;
 }

@@ -32,11 +32,11 @@ fn child() -> Vec<Value> {
 }
 
 fn words(request: &ModelRequest) -> Vec<&str> {
-    let user = |message| match message {
-        &Message::User { ref text } => Some(text.as_str()),
+    let texts = request.messages.iter().filter_map(|message| match message {
+        Message::User { text } => Some(text.as_str()),
         _ => None,
-    };
-    request.messages.iter().filter_map(user).collect()
+    });
+    texts.collect()
 }
 
 async fn started(session: &Session) -> TaskId {
@@ -143,7 +143,7 @@ async fn an_answer_waits_for_the_next_run() {
     session.subagent_result(&id).await.unwrap();
     let text = session.run("and now?").await.unwrap().text;
     assert!(text.starts_with("[The background task ") && text.ends_with("the work is done | and now?"), "{text}");
-    assert!(!session.run("again").await.unwrap().text.matches("[The background task").nth(1).is_some());
+    assert!(session.run("again").await.unwrap().text.matches("[The background task").nth(1).is_none());
     world.at_rest(&[&session]).await;
     world.end().await;
 }
