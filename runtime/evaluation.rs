@@ -113,7 +113,7 @@ impl Evaluation {
     }
 
     async fn run_once(&self, task: &EvaluationTask, budget: &EqualBudget) -> Result<Ended, EvaluationError> {
-        let workspace = memory::open(WorkspaceCapabilities::read_write());
+        let workspace = memory::open(WorkspaceCapabilities { search: true, ..WorkspaceCapabilities::read_write() });
         for (path, content) in &task.files {
             let path = WorkspacePath::parse(path, "/")?;
             let replacement = Replacement { bytes: content.as_bytes(), expected: Expected::Any, create_folders: true };

@@ -60,6 +60,6 @@ fn a_project_of_a_known_kind_has_its_commands() {
 #[test]
 fn a_bucket_is_reached_as_the_command_line_says() {
     let workspace = Workspace::new();
-    let ran = workspace.run(&["verify", "--list", "--workspace", "s3://b/p", "--s3-endpoint", "nowhere"]).ends_with(2);
+    let ran = workspace.run(&["verify", "--list", "--workspace", "s3://bucket/p", "--s3-endpoint", "nowhere"]).ends_with(2);
     assert!(ran.err.contains("nowhere"), "{}", ran.err);
 }
