@@ -39,6 +39,7 @@ pub mod standing;
 pub mod fate;
 
 pub mod play;
+
 pub mod twins;
 
 pub mod plays;
