@@ -114,6 +114,11 @@ pub mod time {
         pub fn elapsed(&self) -> Duration {
             Self::now().0.saturating_sub(self.0)
         }
+
+        /// The moment so much later; none when there is none.
+        pub fn checked_add(&self, span: Duration) -> Option<Self> {
+            self.0.checked_add(span).map(Self)
+        }
     }
 
     impl Add<Duration> for Instant {
