@@ -1,7 +1,7 @@
 //! Agents: who a run works as. An agent decides the instructions, the tools and the bounds of its run; it never
 //! widens what its parent may do.
 //!
-//! Three are built in; a host adds others out of Markdown files ([`file`]). What must stay true: a name means one agent,
+//! Three are built in; a host adds others out of Markdown files ([`mod@file`]). What must stay true: a name means one agent,
 //! and whoever reads the list of a session sees all of them.
 
 pub mod file;
