@@ -497,20 +497,3 @@ fn on_processor() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
-
-/// Run by hand, optimised: how many worlds a second of a processor's time.
-#[test]
-#[ignore = "measures"]
-fn how_fast_worlds_are() {
-    for (name, play) in plays() {
-        let (mut worlds, mut lasted, begun) = (0_u32, Duration::ZERO, on_processor());
-        while on_processor() - begun < Duration::from_secs(2) {
-            lasted += go(&play, Choices::from_seed(u64::from(worlds)), false).lasted;
-            worlds += 1;
-        }
-        let took = on_processor() - begun;
-        let rate = f64::from(worlds) / took.as_secs_f64();
-        let speed = lasted.as_secs_f64() / took.as_secs_f64();
-        println!("{}: {rate:.0} worlds a CPU-second, {speed:.0} times real time", name);
-    }
-}
