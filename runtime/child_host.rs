@@ -2,8 +2,8 @@
 //! in this runtime.
 //!
 //! What must stay true: a contract's policies hold beside those of this host, and neither widens the other; the same key is
-//! the same work, however often it is asked for; whoever goes away ends the work that only it waited for; and when the host
-//! stops, every session that it opened has ended.
+//! the same work, however often it is asked for; whoever asked for it first ends it by going away, whoever joined it ends its
+//! own wait alone; and when the host stops, every session that it opened has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
