@@ -397,7 +397,7 @@ impl Book {
                 (path, number).hash(&mut self.digest);
                 fold_bytes(&mut self.digest, bytes);
             }
-            Sight::Logged { path, bytes } => {
+            Sight::Logged { path, bytes, .. } => {
                 path.hash(&mut self.digest);
                 fold_bytes(&mut self.digest, bytes);
             }

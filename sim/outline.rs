@@ -57,7 +57,7 @@ impl Outline {
             Sight::Replaced { path, bytes, .. } => {
                 self.tells(WORLD, "files", format!("{path} is replaced by {} bytes", bytes.len()));
             }
-            Sight::Logged { path, bytes } => {
+            Sight::Logged { path, bytes, .. } => {
                 self.tells(WORLD, "files", format!("{path} gets {} bytes more", bytes.len()))
             }
             Sight::LogCut { path, bytes } => self.tells(WORLD, "files", format!("{path} is cut to {bytes} bytes")),

@@ -92,6 +92,8 @@ pub enum Sight<'a> {
         path: &'a str,
         /// Which.
         bytes: &'a [u8],
+        /// They are all that was to be put there; otherwise they are what a failure left of it.
+        is_whole: bool,
     },
     /// A log was cut.
     LogCut {
@@ -194,7 +196,7 @@ impl Sight<'_> {
             }
             Self::Saved { session, bytes } => format!("a snapshot of {session} is saved: {} bytes", bytes.len()),
             Self::Replaced { path, bytes, .. } => format!("{path} is replaced: {} bytes", bytes.len()),
-            Self::Logged { path, bytes } => format!("{path} gets {}", short(&String::from_utf8_lossy(bytes))),
+            Self::Logged { path, bytes, .. } => format!("{path} gets {}", short(&String::from_utf8_lossy(bytes))),
             Self::Landed { path, bytes, .. } => format!("{path} has come whole: {} bytes", bytes.len()),
             Self::Turned { sent, read, .. } => {
                 let how = if read.is_some() { "is read" } else { "is refused" };

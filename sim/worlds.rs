@@ -364,7 +364,7 @@ impl Watcher for Logs {
     fn see(&mut self, _at: Duration, sight: &Sight<'_>) -> Result<(), String> {
         let mut logs = self.0.lock().unwrap();
         match sight {
-            Sight::Logged { path, bytes } => logs.entry((*path).to_owned()).or_default().extend_from_slice(bytes),
+            Sight::Logged { path, bytes, .. } => logs.entry((*path).to_owned()).or_default().extend_from_slice(bytes),
             Sight::LogCut { path, bytes } => logs.entry((*path).to_owned()).or_default().truncate(*bytes as usize),
             _ => {}
         }

@@ -73,9 +73,10 @@ struct OpenLog {
 }
 
 impl OpenLog {
-    fn put(&self, bytes: &[u8]) {
+    /// Puts these on the disk, as all that was asked for or as what a failure left of it.
+    fn put(&self, bytes: &[u8], is_whole: bool) {
         self.logs.kept().logs.entry(self.path.clone()).or_default().extend_from_slice(bytes);
-        self.logs.fate.see(&Sight::Logged { path: &self.path, bytes });
+        self.logs.fate.see(&Sight::Logged { path: &self.path, bytes, is_whole });
     }
 }
 
@@ -102,16 +103,16 @@ impl LogFile for OpenLog {
             }
             Some(1) => {
                 fate.met("a record that is written in part");
-                self.put(&bytes[..bytes.len() / 2]);
+                self.put(&bytes[..bytes.len() / 2], false);
                 return failed(ErrorKind::Other);
             }
             Some(2) => {
                 fate.met("a crash in a record");
-                self.put(&bytes[..bytes.len() / 2]);
+                self.put(&bytes[..bytes.len() / 2], false);
                 fate.crash();
                 return failed(ErrorKind::Other);
             }
-            _ => self.put(bytes),
+            _ => self.put(bytes, true),
         }
         if fault.is_some() {
             fate.met("a crash behind a record");
@@ -122,6 +123,9 @@ impl LogFile for OpenLog {
     }
 
     fn cut(&mut self, bytes: u64) -> Result<()> {
+        if self.logs.fate.is_dead() {
+            return Err(ErrorKind::Other.into());
+        }
         let length = usize::try_from(bytes).unwrap_or(usize::MAX);
         if let Some(log) = self.logs.kept().logs.get_mut(&self.path) {
             log.truncate(length);

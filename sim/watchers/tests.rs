@@ -378,7 +378,7 @@ fn logs_of_workflows_are_watched() {
     let end = || E::RunCompleted { output: Value::Null };
     let about = |events: &[E]| {
         let bytes = lines(events);
-        about_sights(&[Sight::Logged { path: "run", bytes: &bytes }])
+        about_sights(&[Sight::Logged { path: "run", bytes: &bytes, is_whole: true }])
     };
     let begin = [created.clone(), E::RunStarted, step(None), started(1)];
     let retried = [created.clone(), step(Some(retry)), started(1)];
@@ -396,12 +396,19 @@ fn logs_of_workflows_are_watched() {
     assert_eq!(with(&retried, &[retrying(9), started(2)]), Some("workflow"), "it did not wait");
     let whole = lines(&[created.clone(), E::RunStarted]);
     let again = lines(std::slice::from_ref(&created));
-    let logged = |bytes| Sight::Logged { path: "run", bytes };
+    let logged = |bytes| Sight::Logged { path: "run", bytes, is_whole: true };
+    let refused = |bytes| Sight::Logged { path: "run", bytes, is_whole: false };
     assert_eq!(about_sights(&[logged(&whole), logged(&again)]), Some("workflow"), "a number twice");
     assert_eq!(about_sights(&[logged(&whole), logged(b"torn\n")]), Some("workflow"), "no record");
     let cut = |bytes| Sight::LogCut { path: "run", bytes };
     assert_eq!(about_sights(&[logged(&whole), logged(b"torn"), cut(whole.len() as u64)]), None, "an unfinished line");
     assert_eq!(about_sights(&[logged(&whole), cut(again.len() as u64)]), Some("workflow"), "a record is lost");
+    let left = lines(&[created.clone(), E::RunStarted, step(None)]);
+    let (left, taken) = (&left[whole.len()..], cut(whole.len() as u64));
+    let retaken = [logged(&whole), refused(left), taken, logged(left)];
+    assert_eq!(about_sights(&retaken), None, "what a refused append left is taken away");
+    let acted_on = [logged(&whole), refused(left), logged(b"torn"), cut(whole.len() as u64)];
+    assert_eq!(about_sights(&acted_on), Some("workflow"), "what was acted on is taken away");
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub struct Workflow {
     logs: BTreeMap<String, Log>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Log {
     bytes: Vec<u8>,
     /// Where the last whole record ends.
@@ -26,9 +26,11 @@ struct Log {
     last: u64,
     ended: Option<String>,
     steps: BTreeMap<String, Step>,
+    /// The log before what a failed append left of its records: nobody acted on those, and they may be taken away.
+    refused: Option<Box<Log>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Step {
     attempts: u32,
     attempts_max: u32,
@@ -117,9 +119,19 @@ impl Watcher for Workflow {
 
     fn see(&mut self, _at: Duration, sight: &Sight<'_>) -> Result<(), String> {
         match sight {
-            Sight::Logged { path, bytes } => self.logs.entry((*path).to_owned()).or_default().put(path, bytes),
+            Sight::Logged { path, bytes, is_whole } => {
+                let log = self.logs.entry((*path).to_owned()).or_default();
+                log.refused = None;
+                if !is_whole {
+                    log.refused = Some(Box::new(log.clone()));
+                }
+                log.put(path, bytes)
+            }
             Sight::LogCut { path, bytes } => {
                 let log = self.logs.entry((*path).to_owned()).or_default();
+                if let Some(before) = log.refused.take_if(|before| before.whole as u64 == *bytes) {
+                    *log = *before;
+                }
                 log.bytes.truncate(log.whole);
                 must(*bytes == log.whole as u64, || {
                     format!("{path} is cut to {bytes} bytes, and its records end at {}", log.whole)
