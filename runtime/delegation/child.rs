@@ -224,7 +224,7 @@ impl Child {
         let kernel = &self.delegation.kernel;
         let (text, _) = kernel.sanitiser.clean(result.output.clone());
         let uri = ArtifactUri::new("task", Digest::of(text.as_bytes()));
-        match kernel.artifacts.keep(&self.parent.root_session, uri.digest(), text.into()).await {
+        match kernel.artifacts.keep(&self.parent.root_session, uri.digest(), text).await {
             Ok(()) => result.artifact = Some(uri.to_string()),
             Err(error) => tracing::warn!(%error, task = %self.task_id, "the whole answer of a child run is not kept"),
         }
