@@ -409,6 +409,16 @@ impl Book {
             Sight::Answered { invocation, approved, taken } => {
                 (invocation.as_str(), approved, taken).hash(&mut self.digest);
             }
+            Sight::Forking { from, to } => (from.as_str(), to.as_str()).hash(&mut self.digest),
+            Sight::Forked { to, bytes } => {
+                to.as_str().hash(&mut self.digest);
+                fold_bytes(&mut self.digest, bytes);
+            }
+            Sight::Contracted { contract } => contract.idempotency_key.as_str().hash(&mut self.digest),
+            Sight::Delivered { key, used } => {
+                let used = used.map(|used| (used.calls, used.input_tokens, used.output_tokens));
+                (key.as_str(), used).hash(&mut self.digest);
+            }
             Sight::Asked { agent, messages, unpaired } => (agent, messages, unpaired).hash(&mut self.digest),
             Sight::Removed { path, number } => (path, number).hash(&mut self.digest),
             Sight::Unsure { path } => path.hash(&mut self.digest),

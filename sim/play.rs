@@ -35,6 +35,12 @@ pub struct Play {
     pub queue_max: Option<usize>,
     /// Calls that each session may make.
     pub calls_max: Option<u64>,
+    /// Tokens that each session may read, and as many that may be written for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_max: Option<u64>,
+    /// Whether child runs are carried out by another host.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
     /// Model rounds with tools in each run.
     pub rounds_max: u32,
     /// The most time for a call, in milliseconds.
@@ -63,6 +69,9 @@ pub struct Play {
     pub plain_files: bool,
     /// Whether somebody outside changes files between a tool's look and its change.
     pub outsiders: bool,
+    /// Whether all that goes wrong with the line to the model is that it is cut.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub only_cuts: bool,
     /// The protocol over which the model is asked; it is asked directly when none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
@@ -145,6 +154,8 @@ pub struct Faults {
     pub http: bool,
     /// The model.
     pub model: bool,
+    /// The host elsewhere that carries out child runs.
+    pub dispatch: bool,
     /// The person.
     pub person: bool,
     /// The tools of the world.
@@ -181,6 +192,8 @@ pub enum Act {
     JumpBack,
     /// Makes the snapshots that are kept those of an older version of this program.
     AgeSnapshots,
+    /// Makes a new session out of one; only where sessions are kept.
+    Fork,
 }
 
 /// An act at a certain step.
@@ -209,6 +222,8 @@ impl Default for Play {
             permits: None,
             queue_max: None,
             calls_max: None,
+            tokens_max: None,
+            elsewhere: false,
             rounds_max: 20,
             call_ms: None,
             run_ms: Some(7_200_000),
@@ -223,6 +238,7 @@ impl Default for Play {
             secret: "hunter2-planted-secret".to_owned(),
             plain_files: false,
             outsiders: false,
+            only_cuts: false,
             wire: None,
             window_tokens: None,
             mutant: None,
@@ -239,6 +255,7 @@ impl Faults {
         blobs: true,
         http: true,
         model: true,
+        dispatch: true,
         person: true,
         tools: true,
     };

@@ -53,6 +53,7 @@ pub struct PretendedModel {
     fate: Fate,
     script: Arc<ScriptedModel>,
     faulty: bool,
+    only_cuts: bool,
     hostile: bool,
     /// A word that nobody must see.
     secret: String,
@@ -73,6 +74,7 @@ impl PretendedModel {
             fate,
             script,
             faulty: play.faults.model,
+            only_cuts: play.only_cuts,
             hostile: play.hostile,
             secret: play.secret.clone(),
             wire: play.wire,
@@ -96,6 +98,7 @@ impl PretendedModel {
         let line = Line {
             fate: self.fate.clone(),
             faulty: self.faulty,
+            only_cuts: self.only_cuts,
             wire,
             sent: sent.clone(),
             is_bent: Arc::clone(&is_bent),

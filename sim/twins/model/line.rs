@@ -33,6 +33,8 @@ const PAUSE: Duration = Duration::from_secs(300);
 pub(super) struct Line {
     pub(super) fate: Fate,
     pub(super) faulty: bool,
+    /// Whether it is only cut, of all that may happen.
+    pub(super) only_cuts: bool,
     pub(super) wire: Wire,
     pub(super) sent: ModelTurn,
     /// Whether what arrives can be told from what was sent: set when something was done that nobody can notice.
@@ -68,6 +70,9 @@ const FAULTS: [Fault; 9] = [
     Fault::Page,
 ];
 
+/// How many of them are cuts; those come first.
+const CUTS: usize = 2;
+
 impl fmt::Debug for Line {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Line({:?})", self.wire)
@@ -79,8 +84,9 @@ type Step = Result<Bytes, HttpError>;
 
 impl Line {
     fn fault(&self) -> Option<Fault> {
-        let kinds = u32::try_from(FAULTS.len()).unwrap_or(u32::MAX);
-        let fault = if self.faulty { FAULTS.get(self.fate.rare(kinds)? as usize).copied() } else { None };
+        let faults = if self.only_cuts { &FAULTS[..CUTS] } else { &FAULTS[..] };
+        let kinds = u32::try_from(faults.len()).unwrap_or(u32::MAX);
+        let fault = if self.faulty { faults.get(self.fate.rare(kinds)? as usize).copied() } else { None };
         if fault.is_some() {
             self.fate.met("a stream that is not well");
         }
