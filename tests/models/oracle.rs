@@ -8,12 +8,13 @@ use toolwarden::models::turn_options::{OutputShape, ToolChoice, TurnOptions};
 use toolwarden::models::wire::WireSettings;
 use toolwarden::models::{CallArguments, Message, ModelCall, ModelRequest, ModelTurn, Replay, ToolResult};
 use toolwarden_tools::declaration::ToolDefinition;
+use toolwarden_tools::offer::Offer;
 
 use super::peer::{PROTOCOLS, installed, protocol};
 
-fn tools() -> Vec<ToolDefinition> {
+fn tools() -> Offer {
     let parameters = json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]});
-    vec![ToolDefinition { name: "f".into(), description: "Does f.".into(), parameters }]
+    vec![ToolDefinition { name: "f".into(), description: "Does f.".into(), parameters }].into()
 }
 
 /// A conversation with everything in it: a picture, thoughts, parallel calls under one id, broken arguments, a failure.
@@ -86,7 +87,7 @@ fn requests() -> Vec<Value> {
                 let request = ModelRequest {
                     system: system.into(),
                     messages: conversation(own.then(|| replay(name))),
-                    tools: if system.is_empty() { Vec::new() } else { tools() },
+                    tools: if system.is_empty() { Offer::default() } else { tools() },
                     tool_calls_allowed: may_call,
                     agent: "general".into(),
                     fan_out: 1,
