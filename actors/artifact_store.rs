@@ -95,6 +95,11 @@ impl ArtifactMachine {
         }
     }
 
+    /// Whether an artifact counts as there.
+    pub fn holds(&self, name: &Digest) -> bool {
+        self.kept.contains_key(name)
+    }
+
     /// A session refers to an artifact from now on; false when there is none.
     pub fn refer(&mut self, session: &SessionId, name: &Digest) -> bool {
         let Some(kept) = self.kept.get_mut(name) else { return false };
@@ -505,21 +510,28 @@ impl StoreState {
         let expired = self.machine.expire(now_unix_ms);
         self.remove(expired).await;
         let Written { name, bytes, blob } = written;
+        let was_held = self.machine.holds(&name);
         let removed = self.machine.admit(now_unix_ms, session, &name, bytes)?;
         self.remove(removed).await;
-        if self.machine.is_over() {
+        // What was there before takes no room that it did not have, and others may refer to it.
+        if self.machine.is_over() && !was_held {
             self.machine.withdraw(&name);
             return Err(BlobError::InUse.into());
         }
         let (own, blobs) = (name.clone(), Arc::clone(&self.blobs));
         let published = blocking(move || {
-            // What was there before stays, whatever happened to this copy.
-            Ok(blob.publish(&own).map_err(|error| (error, blobs.open(&own).is_ok())))
+            // What was there before stays, whatever happened to this copy, unless it is known to have gone.
+            let is_gone = |found: Result<_, BlobError>| match found {
+                Ok(_) => false,
+                Err(BlobError::Missing { .. }) => true,
+                Err(_) => !was_held,
+            };
+            Ok(blob.publish(&own).map_err(|error| (error, is_gone(blobs.open(&own).map(drop)))))
         });
         match published.await? {
             Ok(_is_new) => Ok(()),
-            Err((error, is_there)) => {
-                if !is_there {
+            Err((error, is_gone)) => {
+                if is_gone {
                     self.machine.withdraw(&name);
                 }
                 Err(error.into())

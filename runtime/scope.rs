@@ -25,6 +25,7 @@ use crate::fact_book::FactBook;
 use crate::grant_book::GrantBook;
 use crate::hook::Hook;
 use crate::models::Model;
+use crate::permission::Places;
 use crate::policy::compiled::CompiledPolicy;
 use crate::settlement::projection_policy::ProjectionPolicy;
 use crate::settlement::retained::ContentKeeping;
@@ -44,6 +45,8 @@ pub struct Scope {
     pub registry: Arc<Registry>,
     /// Where they work.
     pub workspace: Workspace,
+    /// The home folder of commands, where they have one: rules may speak of paths in it.
+    pub home: Option<Arc<str>>,
     /// What the session has read.
     pub seen: Arc<SeenFiles>,
     /// Permission policies; all must agree, so that a child never gets more than its parent.
@@ -132,6 +135,11 @@ impl Scope {
     pub(crate) fn no_background(&self, clock: &Arc<dyn Clock>) -> Option<BackgroundProcesses> {
         let commands = self.workspace.commands()?;
         Some(BackgroundProcesses::new(Arc::clone(&commands.processes), Arc::clone(clock), self.leftover))
+    }
+
+    /// Where the spellings of a path begin, for rules.
+    pub(crate) fn places(&self) -> Places<'_> {
+        Places { root: Some(self.workspace.display_root()), home: self.home.as_deref() }
     }
 
     /// What a tool of this name has from its cancel to being dropped.
