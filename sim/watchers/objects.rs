@@ -14,7 +14,7 @@ use toolwarden_tools::generation::{REPAIRS_DEFAULT, TIMEOUT_MS_DEFAULT};
 use toolwarden_tools::schema::Schema;
 
 use super::must;
-use crate::sight::{Sight, Watcher};
+use crate::sight::{Aftermath, Sight, Watcher};
 
 /// The least time between two views.
 const VIEW_INTERVAL: Duration = Duration::from_millis(100);
@@ -30,6 +30,31 @@ pub struct Objects {
     forms: BTreeMap<(String, String), Schema>,
     /// What was asked for by calls that have ended, by session.
     over: BTreeSet<(String, String)>,
+    /// What models were asked for by no call that is known: a call that only reads is told together with what it does.
+    early: Vec<Asked>,
+}
+
+/// A model was asked.
+#[derive(Debug)]
+struct Asked {
+    at: Duration,
+    session: String,
+    prompt: String,
+    messages: usize,
+}
+
+impl Objects {
+    /// A call begins, for which a model may have been asked already.
+    fn begin(&mut self, key: (String, String), mut call: Call) -> Result<(), String> {
+        self.over.remove(&(key.0.clone(), call.prompt.clone()));
+        let its = |asked: &mut Asked| asked.session == key.0 && asked.prompt.starts_with(call.prompt.as_str());
+        let early: Vec<Asked> = self.early.extract_if(.., its).collect();
+        for asked in early {
+            call.asked(asked.at, asked.messages)?;
+        }
+        self.open.insert(key, call);
+        Ok(())
+    }
 }
 
 /// A call under way.
@@ -186,18 +211,16 @@ impl Watcher for Objects {
                 if let Some((_, call)) = self.open.iter_mut().find(of) {
                     return call.asked(at, *messages);
                 }
-                let over = |(its, asked): &&(String, String)| its == session && prompt.starts_with(asked.as_str());
-                must(!self.over.iter().any(|key| over(&key)), || {
-                    format!("{prompt:?} is asked for, and the call that asked for it has ended")
-                })
+                let (session, prompt) = ((*session).to_owned(), (*prompt).to_owned());
+                self.early.push(Asked { at, session, prompt, messages: *messages });
+                Ok(())
             }
             Sight::Entry(entry) => {
                 let key = |id: &str| (entry.event.session.as_str().to_owned(), id.to_owned());
                 match &entry.event.kind {
                     EventKind::ToolExecutionStart { id, args, .. } => {
                         if let Some(call) = Call::of(args) {
-                            self.over.remove(&key(&call.prompt));
-                            self.open.insert(key(id.as_str()), call);
+                            return self.begin(key(id.as_str()), call);
                         } else if let Some(form) = form(args) {
                             self.forms.insert(key(id.as_str()), form);
                         }
@@ -223,9 +246,19 @@ impl Watcher for Objects {
                 self.open.clear();
                 self.forms.clear();
                 self.over.clear();
+                self.early.clear();
                 Ok(())
             }
             _ => Ok(()),
         }
+    }
+
+    fn finish(&mut self, _aftermath: &Aftermath) -> Result<(), String> {
+        let late = self.early.iter().find(|asked| {
+            self.over
+                .iter()
+                .any(|(session, prompt)| asked.session == *session && asked.prompt.starts_with(prompt.as_str()))
+        });
+        must(late.is_none(), || format!("a model was asked, and the call that asked for it had ended: {late:?}"))
     }
 }

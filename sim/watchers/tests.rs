@@ -338,7 +338,7 @@ fn about_object(moments: &[Moment]) -> Result<(), String> {
             }
         }
     }
-    Ok(())
+    objects.finish(&Aftermath::default())
 }
 
 fn see_at(watcher: &mut dyn Watcher, at_ms: u64, kind: EventKind) -> Result<(), String> {

@@ -97,8 +97,7 @@ async fn reads_run_beside_each_other_and_changes_alone_and_in_their_turn() {
     let look = |n: usize| json!({"tool": "look", "arguments": {"say": n.to_string()}});
     let change = |n: usize| json!({"tool": "change", "arguments": {"say": n.to_string()}});
     let many = PARALLEL_CALLS_MAX + 2;
-    let calls: Vec<Value> =
-        (0..many).map(look).chain([change(100), change(101), look(102), look(103)]).collect();
+    let calls: Vec<Value> = (0..many).map(look).chain([change(100), change(101), look(102), look(103)]).collect();
     let session = world
         .session()
         .policy(allowing(&["look", "change"]))

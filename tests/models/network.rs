@@ -18,8 +18,7 @@ use super::support::world::{World, allowing};
 const SEEDS: u64 = 40;
 const ROUNDS: usize = 3;
 /// Every way in which a run may end here.
-const ENDINGS: [&str; 5] =
-    ["completed", "model_failed", "malformed_calls", "repeated_calls", "tool_round_limit"];
+const ENDINGS: [&str; 5] = ["completed", "model_failed", "malformed_calls", "repeated_calls", "tool_round_limit"];
 pub(crate) const RETRIES: RetryPolicy = RetryPolicy {
     attempts_max: 4,
     wait_min: Duration::from_millis(1),

@@ -142,7 +142,8 @@ fn object_requests() -> Vec<Value> {
                             tool: Directive::tool_name(&asked).as_str().into(),
                             arguments: CallArguments::parse("{}"),
                         };
-                        let result = ToolResult { call_id: "c".into(), tool: call.tool.clone(), output: words, success: false };
+                        let result =
+                            ToolResult { call_id: "c".into(), tool: call.tool.clone(), output: words, success: false };
                         request.messages.push(ModelTurn::calling("", vec![call]).into_message());
                         request.messages.push(Message::ToolResults { results: vec![result] });
                     } else {

@@ -376,7 +376,9 @@ fn a_text_without_end_is_bounded() {
         let words = "x".repeat(1024 * 1024);
         let delta = match name {
             "chat" => json!({"choices": [{"index": 0, "delta": {"content": words}}]}),
-            "messages" => json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": words}}),
+            "messages" => {
+                json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": words}})
+            }
             _ => json!({"type": "response.output_text.delta", "output_index": 0, "delta": words}),
         };
         let begun = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
@@ -401,7 +403,8 @@ async fn a_server_that_never_closes_is_left_at_the_end_of_the_time() {
     for name in ["chat", "messages", "responses"] {
         let (begun, piece, _) = call_events(name);
         let part = piece("x");
-        let steps = (0..10_000).flat_map(|_| [Step::Wait(Duration::from_secs(1)), Step::Bytes(part.clone().into_bytes())]);
+        let steps =
+            (0..10_000).flat_map(|_| [Step::Wait(Duration::from_secs(1)), Step::Bytes(part.clone().into_bytes())]);
         let answer = Canned::steps([Step::Bytes(begun.into_bytes())].into_iter().chain(steps));
         let began = tokio::time::Instant::now();
         let error = ask(name, true, answer).await.0.unwrap_err();
