@@ -41,6 +41,28 @@ fn stop(reason: &str) -> Value {
 }
 
 #[test]
+fn arguments_that_come_as_an_object_keep_every_digit() {
+    // Case C148.
+    const NUMBER: &str = "123456789012345678901234567890";
+    let call =
+        format!("{{\"index\":0,\"id\":\"a\",\"function\":{{\"name\":\"f\",\"arguments\":{{\"n\": {NUMBER}}}}}}}");
+    for (part, is_whole) in [("delta", false), ("message", true)] {
+        let choice = format!("{{\"index\":0,\"{part}\":{{\"tool_calls\":[{call}]}},\"finish_reason\":\"tool_calls\"}}");
+        let text = format!("{{\"choices\":[{choice}]}}");
+        let turn = match is_whole {
+            true => OpenAiChat.whole(&serde_json::from_str(&text).unwrap(), &text, &NoSink).unwrap(),
+            false => {
+                let mut decoder = OpenAiChat.decoder();
+                decoder.event(&SseEvent { kind: "".into(), data: text.into() }, &NoSink).unwrap();
+                decoder.finish().unwrap()
+            }
+        };
+        let CallArguments::Malformed { text, error } = &turn.calls[0].arguments else { panic!("{part}: {turn:?}") };
+        assert!(text.contains(NUMBER) && error.contains(NUMBER), "{part}: {error}");
+    }
+}
+
+#[test]
 fn a_chunk_may_have_no_choices_and_usage_may_come_anywhere() {
     // Case C125.
     let usage = json!({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}});
