@@ -11,10 +11,10 @@ use toolwarden_actors::background::BackgroundProcesses;
 use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::node::NodeHandle;
 use toolwarden_tools::context::{ChildResults, ChildTask, DelegateError, FanOutPolicy, StartedTask};
-use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::effects::processes::Leftover;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
+use toolwarden_tools::offer::Offer;
 use toolwarden_tools::registry::Registry;
 use toolwarden_tools::tool::ToolSpec;
 use toolwarden_tools::workspace::Workspace;
@@ -151,15 +151,14 @@ impl Scope {
     }
 
     /// What a model is told of its tools: those that are visible and that no policy or skill hides.
-    pub fn offered(&self) -> Vec<ToolDefinition> {
-        self.registry
-            .iter()
-            .map(|entry| entry.tool.spec())
-            .filter(|spec| spec.model_visible)
-            .filter(|spec| self.policies.iter().all(|policy| policy.exposes(spec.name.as_str(), &spec.lane)))
-            .filter(|spec| self.skill.as_ref().is_none_or(|skill| skill.exposes(spec.name.as_str(), &spec.lane)))
-            .map(ToolSpec::definition)
-            .collect()
+    pub fn offered(&self) -> Offer {
+        let is_offered = |spec: &ToolSpec| {
+            let name = spec.name.as_str();
+            spec.model_visible
+                && self.policies.iter().all(|policy| policy.exposes(name, &spec.lane))
+                && self.skill.as_ref().is_none_or(|skill| skill.exposes(name, &spec.lane))
+        };
+        self.registry.iter().filter(|entry| is_offered(entry.tool.spec())).map(|entry| entry.offered()).collect()
     }
 }
 

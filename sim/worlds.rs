@@ -135,13 +135,18 @@ fn sweep(name: &str, play: &Play, seeds: std::ops::Range<u64>, broken: &mut Vec<
 }
 
 /// What some plays are about has to happen in them.
-const SOMEWHERE: [(&str, &str); 9] = [
+const SOMEWHERE: [(&str, &str); 14] = [
     ("world-compaction", "a summary that is asked for"),
     ("world-downloads", "a server that leads away"),
     ("world-edits", "a file that somebody else changed"),
     ("world-models", "a stream that is not well"),
     ("world-models-claude", "a stream that is not well"),
     ("world-models-responses", "a stream that is not well"),
+    ("world-objects", "a stream without its end"),
+    ("world-objects", "an object that does not fit"),
+    ("world-objects", "an object that is cut"),
+    ("world-objects-chat", "an object that does not fit"),
+    ("world-objects-claude", "an object that does not fit"),
     ("world-old-snapshots", "a snapshot of an older version"),
     ("world-patches", "a file that somebody else changed"),
     ("world-rude-commands", "a command that forked when it was told to end"),

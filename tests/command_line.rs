@@ -20,6 +20,8 @@ mod containment;
 mod eval;
 #[path = "command_line/keeping.rs"]
 mod keeping;
+#[path = "command_line/model.rs"]
+mod model;
 #[path = "command_line/program.rs"]
 mod program;
 #[path = "command_line/pseudo_terminal.rs"]
