@@ -10,9 +10,9 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
-use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::ids::ToolName;
 use toolwarden_tools::json_tree::{Node, unheld_number};
+use toolwarden_tools::offer::Offer;
 
 use self::object_support::ObjectSupport;
 use self::turn_options::TurnOptions;
@@ -133,7 +133,7 @@ pub struct ModelRequest {
     /// The conversation, oldest first; see [`transcript::check_pairing`] for what makes it valid.
     pub messages: Vec<Message>,
     /// The tools on offer.
-    pub tools: Vec<ToolDefinition>,
+    pub tools: Offer,
     /// False when the run has no rounds left: the turn should be text only.
     pub tool_calls_allowed: bool,
     /// The agent that asks, such as `general` or `explore`.

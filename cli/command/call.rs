@@ -83,6 +83,7 @@ pub(crate) async fn make_call(
         policy: Some(policy),
         tool_timeout: call.timeout,
         containment: call.containment,
+        writes: call.writes,
         may_ask: judged.governed,
         model: judged.model.as_deref().map(|spec| with.model(spec)).transpose()?,
         sandbox,

@@ -332,6 +332,7 @@ mod tests {
 
     use futures_util::FutureExt as _;
     use serde_json::json;
+    use toolwarden_tools::offer::Offer;
 
     use super::{ScriptError, ScriptedModel};
     use crate::models::turn_options::TurnOptions;
@@ -342,7 +343,7 @@ mod tests {
         ModelRequest {
             system: String::new(),
             messages,
-            tools: Vec::new(),
+            tools: Offer::default(),
             tool_calls_allowed: true,
             agent: agent.into(),
             fan_out: 4,

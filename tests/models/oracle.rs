@@ -11,12 +11,13 @@ use toolwarden::structured::candidate::ObjectSchema;
 use toolwarden::structured::directive::Directive;
 use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::generation::{ObjectMode, ObjectRequest};
+use toolwarden_tools::offer::Offer;
 
 use super::peer::{PROTOCOLS, installed, protocol};
 
-fn tools() -> Vec<ToolDefinition> {
+fn tools() -> Offer {
     let parameters = json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]});
-    vec![ToolDefinition { name: "f".into(), description: "Does f.".into(), parameters }]
+    vec![ToolDefinition { name: "f".into(), description: "Does f.".into(), parameters }].into()
 }
 
 /// A conversation with everything in it: a picture, thoughts, parallel calls under one id, broken arguments, a failure.
@@ -89,7 +90,7 @@ fn requests() -> Vec<Value> {
                 let request = ModelRequest {
                     system: system.into(),
                     messages: conversation(own.then(|| replay(name))),
-                    tools: if system.is_empty() { Vec::new() } else { tools() },
+                    tools: if system.is_empty() { Offer::default() } else { tools() },
                     tool_calls_allowed: may_call,
                     agent: "general".into(),
                     fan_out: 1,

@@ -94,9 +94,15 @@ pub enum TreeError {
     /// A folder cannot be watched.
     #[error(transparent)]
     Watch(#[from] crate::effects::folder_watch::WatchError),
-    /// The root cannot be read.
+    /// The root cannot be read, or a folder cannot for a reason that may pass.
     #[error(transparent)]
     File(#[from] FileError),
+    /// Rules cannot be read for a reason that may pass: what they hide would be guessed.
+    #[error("the ignore rules of {folder} cannot be read now")]
+    Rules {
+        /// Where they stand.
+        folder: String,
+    },
     /// The work was stopped.
     #[error("stopped")]
     Stopped,
@@ -340,7 +346,8 @@ impl Tree {
         let mut entries = match files.list(path) {
             Ok(entries) => entries,
             Err(FileError::NotFound { .. }) if parent.is_some() => Vec::new(),
-            Err(error) if parent.is_none() => return Err(error.into()),
+            // Nobody tells when such an error has passed, so what is in there would not be known.
+            Err(error) if parent.is_none() || error.may_pass() => return Err(error.into()),
             Err(_) => {
                 left_out.unreadable += 1;
                 Vec::new()
@@ -354,6 +361,9 @@ impl Tree {
             }
             None => Arc::new(Level::read(files, path, &entries, &mut faults)),
         };
+        if faults.passing {
+            return Err(TreeError::Rules { folder: path.to_string() });
+        }
         let mut stack = RuleStack::default();
         for level in self.levels_above(parent).into_iter().rev() {
             stack.push(level);

@@ -15,7 +15,7 @@ fn asked(messages: Vec<Message>, options: TurnOptions) -> ModelRequest {
     ModelRequest {
         system: "be good".into(),
         messages,
-        tools: vec![tool],
+        tools: vec![tool].into(),
         tool_calls_allowed: true,
         agent: String::new(),
         fan_out: 1,

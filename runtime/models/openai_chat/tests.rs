@@ -14,7 +14,7 @@ fn request(messages: Vec<Message>, options: TurnOptions) -> Value {
     let request = ModelRequest {
         system: "be good".into(),
         messages,
-        tools: vec![tool],
+        tools: vec![tool].into(),
         tool_calls_allowed: true,
         agent: String::new(),
         fan_out: 1,

@@ -16,7 +16,7 @@ fn body(messages: Vec<Message>, options: TurnOptions) -> Value {
     let request = ModelRequest {
         system: "be good".into(),
         messages,
-        tools: vec![tool],
+        tools: vec![tool].into(),
         tool_calls_allowed: true,
         agent: String::new(),
         fan_out: 1,

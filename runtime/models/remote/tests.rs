@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::http::HttpError;
+use toolwarden_tools::offer::Offer;
 
 use super::{ModelTimeouts, Reading, RemoteModel, RemoteSettings, endpoint};
 use crate::models::canned_http::{Canned, CannedHttp, Step};
@@ -30,7 +31,7 @@ fn request() -> ModelRequest {
     ModelRequest {
         system: String::new(),
         messages: vec![Message::User { text: "hi".into() }],
-        tools: Vec::new(),
+        tools: Offer::default(),
         tool_calls_allowed: true,
         agent: "general".into(),
         fan_out: 1,
