@@ -914,6 +914,7 @@ impl SessionBuilder {
             run: None,
             registry,
             workspace,
+            home: parts.environment.get("HOME").map(|home| Arc::from(home.as_str())),
             seen: Arc::new(SeenFiles::default()),
             policies: policies.into_iter().chain(agent.policy.clone()).collect(),
             grants: Arc::new(GrantBook::default()),

@@ -418,6 +418,9 @@ impl Book {
                 (invocation.as_str(), approved, taken).hash(&mut self.digest);
             }
             Sight::Asked { agent, messages, unpaired } => (agent, messages, unpaired).hash(&mut self.digest),
+            Sight::AskedForObject { session, prompt, messages } => {
+                (session, prompt, messages).hash(&mut self.digest);
+            }
             Sight::Removed { path, number } => (path, number).hash(&mut self.digest),
             Sight::Unsure { path } => path.hash(&mut self.digest),
             Sight::Outside { path, mark } => (path, mark).hash(&mut self.digest),

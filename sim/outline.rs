@@ -107,6 +107,7 @@ impl Outline {
             // Told by the journal, or no more than a word for watchers.
             Sight::Shown { .. }
             | Sight::Asked { .. }
+            | Sight::AskedForObject { .. }
             | Sight::Turned { .. }
             | Sight::Unsure { .. }
             | Sight::Outside { .. } => {}

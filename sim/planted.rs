@@ -7,6 +7,7 @@
 mod disk;
 mod line;
 mod net;
+mod object;
 
 use std::sync::Arc;
 
@@ -63,7 +64,7 @@ impl std::fmt::Debug for Planted {
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = Planted> {
-    disk::DISK.into_iter().chain(net::NET).chain(line::LINE)
+    disk::DISK.into_iter().chain(net::NET).chain(line::LINE).chain(object::OBJECT)
 }
 
 /// The one of this name.

@@ -66,6 +66,8 @@ pub struct Play {
     /// The protocol over which the model is asked; it is asked directly when none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
+    /// Whether what comes over that protocol comes slowly, a piece now and a piece then, and may go silent before its end.
+    pub paced: bool,
     /// The model's window, in tokens; without a bound when none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_tokens: Option<u64>,
@@ -224,6 +226,7 @@ impl Default for Play {
             plain_files: false,
             outsiders: false,
             wire: None,
+            paced: false,
             window_tokens: None,
             mutant: None,
         }

@@ -160,6 +160,15 @@ pub enum Sight<'a> {
         /// What is wrong with how its calls and results fit together, if anything.
         unpaired: Option<&'a str>,
     },
+    /// A model was asked for an object.
+    AskedForObject {
+        /// In whose name.
+        session: &'a str,
+        /// What it is told first.
+        prompt: &'a str,
+        /// How long the conversation is: it grows with each round.
+        messages: usize,
+    },
     /// A person answered.
     Answered {
         /// About which call.
@@ -210,6 +219,9 @@ impl Sight<'_> {
                 format!("{tool} {how} {invocation}")
             }
             Self::Asked { agent, messages, .. } => format!("the model of {agent} is asked after {messages} messages"),
+            Self::AskedForObject { prompt, messages, .. } => {
+                format!("a model is asked for an object after {messages} messages: {}", short(prompt))
+            }
             Self::Answered { invocation, approved, taken } => {
                 let word = if *approved { "yes" } else { "no" };
                 let heard = if *taken { "and is heard" } else { "and nobody listens" };

@@ -17,6 +17,7 @@ pub mod journal;
 pub mod leases;
 pub mod marks;
 pub mod numbering;
+pub mod objects;
 pub mod origins;
 pub mod pairing;
 pub mod questions;
@@ -56,6 +57,7 @@ pub fn all(play: &Play) -> Vec<Box<dyn Watcher>> {
         Box::<pairing::Pairing>::default(),
         Box::new(turns::Turns::new(play.wire.is_some())),
         Box::<workflow::Workflow>::default(),
+        Box::<objects::Objects>::default(),
     ]
 }
 

@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn what_a_model_is_shown_is_closed_and_plain_at_the_top() {
         let all = registry(WorkspaceCapabilities::local_default());
-        for shown in all.definitions() {
+        for shown in all.definitions().iter() {
             let (name, parameters) = (&shown.name, &shown.parameters);
             assert!(!shown.description.is_empty(), "{name}");
             assert_eq!(parameters["additionalProperties"], Value::Bool(false), "{name}");

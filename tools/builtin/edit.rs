@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    // Cases C031 to C034: a refusal says why and touches nothing.
+    // Cases C031, C032, C033 and C034: a refusal says why and touches nothing.
     #[tokio::test]
     async fn a_refusal_touches_nothing() {
         let root = tempfile::tempdir().unwrap();
