@@ -15,11 +15,12 @@ use serde_json::Value;
 use toolwarden_actors::node::{Ending, NodeHandle};
 use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::context::ToolCall;
-use toolwarden_tools::declaration::{Capabilities, ToolDefinition};
+use toolwarden_tools::declaration::Capabilities;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId};
 use toolwarden_tools::json_depth::{JSON_DEPTH_MAX, cut};
+use toolwarden_tools::offer::Offer;
 use toolwarden_tools::tool::Needs;
 
 use crate::agent::Agent;
@@ -248,7 +249,7 @@ struct Loop<'a> {
     plan: &'a RunPlan,
     node: &'a NodeHandle,
     facts: &'a FactBook,
-    tools: Vec<ToolDefinition>,
+    tools: Offer,
     /// Calls of the last turn as the model wrote them, where they are stored without their secrets.
     withheld: BTreeMap<String, ModelCall>,
 }

@@ -417,7 +417,7 @@ impl Session {
 
     /// What a model is told of its tools, sorted by name.
     pub fn tool_definitions(&self) -> Vec<ToolDefinition> {
-        self.shared.scope.registry.definitions()
+        self.shared.scope.registry.definitions().iter().cloned().collect()
     }
 
     /// The descriptions of all tools, hidden ones too, sorted by name.

@@ -117,6 +117,7 @@ impl Outline {
             Sight::Shown { .. }
             | Sight::Forking { .. }
             | Sight::Asked { .. }
+            | Sight::AskedForObject { .. }
             | Sight::Turned { .. }
             | Sight::Unsure { .. }
             | Sight::Outside { .. } => {}

@@ -7,6 +7,7 @@
 mod disk;
 mod line;
 mod net;
+mod object;
 mod remote;
 mod script;
 mod store;
@@ -77,6 +78,7 @@ pub fn all() -> impl Iterator<Item = Planted> {
         .into_iter()
         .chain(net::NET)
         .chain(line::LINE)
+        .chain(object::OBJECT)
         .chain(remote::REMOTE)
         .chain(script::SCRIPT)
         .chain(store::STORE)

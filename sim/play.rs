@@ -75,6 +75,8 @@ pub struct Play {
     /// The protocol over which the model is asked; it is asked directly when none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
+    /// Whether what comes over that protocol comes slowly, a piece now and a piece then, and may go silent before its end.
+    pub paced: bool,
     /// The model's window, in tokens; without a bound when none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_tokens: Option<u64>,
@@ -240,9 +242,21 @@ impl Default for Play {
             outsiders: false,
             only_cuts: false,
             wire: None,
+            paced: false,
             window_tokens: None,
             mutant: None,
         }
+    }
+}
+
+impl Play {
+    /// Whether the word that nobody may see is anywhere: in what there is at the beginning, or in what a model may say. A
+    /// word that somebody named may also come from a tool of theirs.
+    pub fn plants_its_secret(&self) -> bool {
+        let holds = |text: &str| text.contains(&self.secret);
+        let is_named = self.secret != Self::default().secret;
+        let is_there = self.files.iter().chain(&self.pages).any(|(_, text)| holds(text)) || holds(&self.turns);
+        self.hostile || self.faults.model || is_named || is_there
     }
 }
 

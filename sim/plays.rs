@@ -30,7 +30,7 @@ pub struct PlayFileError {
 }
 
 /// The shipped files, by name.
-pub const SHIPPED: [(&str, &str); 33] = [
+pub const SHIPPED: [(&str, &str); 36] = [
     ("world-bad-disk", include_str!("scenarios/world-bad-disk.toml")),
     ("world-budget-midway", include_str!("scenarios/world-budget-midway.toml")),
     ("world-cancel-storm", include_str!("scenarios/world-cancel-storm.toml")),
@@ -51,6 +51,9 @@ pub const SHIPPED: [(&str, &str); 33] = [
     ("world-models-claude", include_str!("scenarios/world-models-claude.toml")),
     ("world-models-responses", include_str!("scenarios/world-models-responses.toml")),
     ("world-nested-limits", include_str!("scenarios/world-nested-limits.toml")),
+    ("world-objects", include_str!("scenarios/world-objects.toml")),
+    ("world-objects-chat", include_str!("scenarios/world-objects-chat.toml")),
+    ("world-objects-claude", include_str!("scenarios/world-objects-claude.toml")),
     ("world-old-snapshots", include_str!("scenarios/world-old-snapshots.toml")),
     ("world-patches", include_str!("scenarios/world-patches.toml")),
     ("world-permission-changes", include_str!("scenarios/world-permission-changes.toml")),

@@ -188,6 +188,15 @@ pub enum Sight<'a> {
         /// What it used; none when nobody will ever know.
         used: Option<ContractUse>,
     },
+    /// A model was asked for an object.
+    AskedForObject {
+        /// In whose name.
+        session: &'a str,
+        /// What it is told first.
+        prompt: &'a str,
+        /// How long the conversation is: it grows with each round.
+        messages: usize,
+    },
     /// A person answered.
     Answered {
         /// About which call.
@@ -240,6 +249,9 @@ impl Sight<'_> {
             Self::Asked { agent, messages, .. } => format!("the model of {agent} is asked after {messages} messages"),
             Self::Forked { to, bytes } => format!("the fork {to} is there: {} bytes", bytes.len()),
             Self::Contracted { contract } => format!("{} is taken elsewhere", contract.idempotency_key),
+            Self::AskedForObject { prompt, messages, .. } => {
+                format!("a model is asked for an object after {messages} messages: {}", short(prompt))
+            }
             Self::Answered { invocation, approved, taken } => {
                 let word = if *approved { "yes" } else { "no" };
                 let heard = if *taken { "and is heard" } else { "and nobody listens" };
@@ -265,7 +277,12 @@ pub trait Watcher: Send {
     /// The promise, in a few words.
     fn promise(&self) -> &'static str;
 
-    /// Takes an entry of the journal as the line of JSON that hosts read.
+    /// Whether it reads the journal's lines. They are written only for who does: that is a tenth of a world's time.
+    fn reads_lines(&self) -> bool {
+        false
+    }
+
+    /// Takes an entry of the journal as the line of JSON that hosts read, where it asked for that.
     ///
     /// # Errors
     /// How the promise was broken by it.

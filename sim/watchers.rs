@@ -19,6 +19,7 @@ pub mod journal;
 pub mod leases;
 pub mod marks;
 pub mod numbering;
+pub mod objects;
 pub mod origins;
 pub mod pairing;
 pub mod questions;
@@ -51,7 +52,7 @@ pub fn all(play: &Play) -> Vec<Box<dyn Watcher>> {
         Box::<commands::Commands>::default(),
         Box::<contracts::Contracts>::default(),
         Box::<files::Files>::default(),
-        Box::new(secrets::Secrets::new(&play.secret)),
+        Box::new(secrets::Secrets::new(&play.secret, play.plants_its_secret())),
         Box::<supervision::Supervision>::default(),
         Box::<snapshot::Snapshots>::default(),
         Box::<forks::Forks>::default(),
@@ -62,6 +63,7 @@ pub fn all(play: &Play) -> Vec<Box<dyn Watcher>> {
         Box::new(turns::Turns::new(play.wire.is_some())),
         Box::<workflow::Workflow>::default(),
         Box::<scripts::Scripts>::default(),
+        Box::<objects::Objects>::default(),
     ]
 }
 

@@ -104,6 +104,7 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
         model: Some(with.model(&args.model)?),
         runs,
         containment: args.call.containment,
+        writes: args.call.writes,
         may_ask: true,
         store: args.store.folder(&with.environment),
         sandbox,

@@ -9,6 +9,7 @@ use toolwarden::run::RunLimits;
 
 use super::ask::{FAN_OUT_MAX, conclude, question};
 use super::{CommandError, End};
+use crate::allowance::AllowanceArgs;
 use crate::artifacts::ArtifactArgs;
 use crate::assembly::{Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_policy, parse_timeout};
 use crate::bucket::BucketArgs;
@@ -71,6 +72,9 @@ pub(crate) struct ResumeArgs {
     containment: HoldArgs,
 
     #[command(flatten)]
+    writes: AllowanceArgs,
+
+    #[command(flatten)]
     sandbox: SandboxArgs,
 
     #[command(flatten)]
@@ -101,6 +105,7 @@ pub(crate) async fn resume(args: ResumeArgs, with: &Surroundings) -> Result<End,
         projection: None,
         sandbox: args.sandbox.confinement().map_err(CommandError::Usage)?,
         containment: args.containment,
+        writes: args.writes,
         may_ask: true,
         store: Some(args.store.named(&with.environment)?),
         resumes: Some(Resumption { session, accepts_damage: args.accept_damage }),

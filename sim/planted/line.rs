@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
+use toolwarden::models::object_support::ObjectSupport;
 use toolwarden::models::{Message, Model, ModelError, ModelRequest, ModelTurn, TokenUsage, TurnSink};
 use toolwarden_tools::effects::http::{Http, HttpError, HttpRequest, HttpResponse};
 
@@ -103,6 +104,10 @@ impl Model for Bent {
 
     fn context_tokens(&self) -> Option<u64> {
         self.model.context_tokens()
+    }
+
+    fn object_support(&self) -> ObjectSupport {
+        self.model.object_support()
     }
 
     fn cost_microusd(&self, usage: TokenUsage) -> u64 {

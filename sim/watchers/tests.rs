@@ -317,6 +317,122 @@ fn turns_and_pairs_are_watched() {
     assert_eq!(about_sights(&[Sight::Asked { agent: "a", messages: 3, unpaired: Some("alone") }]), Some("pairing"));
 }
 
+/// A moment of a call for an object, at so many milliseconds.
+#[derive(Clone, Copy)]
+enum Moment {
+    Asked(u64, usize),
+    View(u64, &'static str),
+    End(u64, i32, &'static str),
+}
+
+/// What the watcher of objects says of a call that was asked for with one repair and a second of time.
+fn about_object(moments: &[Moment]) -> Result<(), String> {
+    let mut objects = super::objects::Objects::default();
+    let schema = json!({ "type": "object", "required": ["n"], "properties": { "n": { "type": "integer" } } });
+    let args = json!({ "schema": schema, "prompt": "count", "max_repair_attempts": 1, "timeout_ms": 1000 });
+    let start = EventKind::ToolExecutionStart { id: "a".into(), name: "generate_object".into(), args };
+    objects.see(Duration::ZERO, &Sight::Entry(&entry(1, start)))?;
+    let asked = |messages| Sight::AskedForObject { session: "s", prompt: "count them", messages };
+    for moment in moments {
+        match moment {
+            Moment::Asked(at_ms, messages) => objects.see(Duration::from_millis(*at_ms), &asked(*messages))?,
+            Moment::View(at_ms, view) => {
+                let delta = format!("{view}\n");
+                let (id, name) = ("a".into(), "generate_object".into());
+                see_at(&mut objects, *at_ms, EventKind::ToolOutputDelta { id, name, delta, streams: None })?;
+            }
+            Moment::End(at_ms, exit_code, output) => {
+                let EventKind::ToolEnd(result) = ended("a") else { panic!("it is an end") };
+                let result = CallResult { exit_code: *exit_code, output: (*output).to_owned(), ..(*result).clone() };
+                see_at(&mut objects, *at_ms, EventKind::ToolEnd(Arc::new(result)))?;
+            }
+        }
+    }
+    objects.finish(&Aftermath::default())
+}
+
+fn see_at(watcher: &mut dyn Watcher, at_ms: u64, kind: EventKind) -> Result<(), String> {
+    watcher.see(Duration::from_millis(at_ms), &Sight::Entry(&entry(2, kind)))
+}
+
+#[test]
+fn objects_are_watched() {
+    use Moment::{Asked, End, View};
+    let part = |at_ms, view| View(at_ms, view);
+    const LAST: &str = r#"{"object_partial":{"n":1},"final":true}"#;
+    const GIVEN: &str = r#"{"object":{"n":1},"repair_rounds":0}"#;
+    let well = [
+        Asked(5, 1),
+        part(10, r#"{"object_partial":{},"final":false}"#),
+        part(110, r#"{"object_partial":{"s":"ab","l":[1]},"final":false}"#),
+        part(210, r#"{"object_partial":{"s":"abc","l":[1,2],"n":1},"final":false}"#),
+        part(211, LAST),
+        End(211, 0, GIVEN),
+    ];
+    assert_eq!(about_object(&well), Ok(()));
+    let again = [Asked(5, 1), part(10, r#"{"object_partial":{"n":7},"final":false}"#), Asked(20, 1)];
+    let anew = [part(110, r#"{"object_partial":{"s":""},"final":false}"#), Asked(200, 3), part(300, LAST)];
+    let whole = [again.as_slice(), anew.as_slice(), [End(300, 0, GIVEN)].as_slice()].concat();
+    assert_eq!(about_object(&whole), Ok(()), "an attempt that was made again, and a repair");
+    assert_eq!(about_object(&[Asked(5, 1), End(1005, 1, "no object within 1000 ms")]), Ok(()));
+    // Planted faults, one each.
+    let ends = |more: &[Moment]| about_object(&[[Asked(5, 1)].as_slice(), more].concat());
+    let unfit = [
+        part(9, r#"{"object_partial":{"n":"x"},"final":true}"#),
+        End(9, 0, r#"{"object":{"n":"x"},"repair_rounds":0}"#),
+    ];
+    for (what, moments) in [
+        ("it does not fit", &unfit[..]),
+        ("there is none", &[part(9, LAST), End(9, 0, "{}")]),
+        ("another one was shown", &[part(9, r#"{"object_partial":{"n":2},"final":true}"#), End(9, 0, GIVEN)]),
+        ("none was shown", &[End(9, 0, GIVEN)]),
+        ("a failure gives one", &[End(9, 1, GIVEN)]),
+        ("a failure shows one", &[part(9, LAST), End(9, 1, "no")]),
+        ("a view after the last", &[part(9, LAST), part(300, r#"{"object_partial":{"n":1},"final":false}"#)]),
+        (
+            "views too soon",
+            &[
+                part(9, r#"{"object_partial":{},"final":false}"#),
+                part(108, r#"{"object_partial":{"n":1},"final":false}"#),
+            ],
+        ),
+        (
+            "a view that takes back",
+            &[
+                part(9, r#"{"object_partial":{"n":1},"final":false}"#),
+                part(200, r#"{"object_partial":{},"final":false}"#),
+            ],
+        ),
+        (
+            "a list that changes",
+            &[
+                part(9, r#"{"object_partial":{"l":[1]},"final":false}"#),
+                part(200, r#"{"object_partial":{"l":[2,3]},"final":false}"#),
+            ],
+        ),
+        ("no JSON", &[part(9, "{")]),
+        ("a round too many", &[Asked(9, 3), Asked(10, 5)]),
+        ("too many repairs", &[part(9, LAST), End(9, 0, r#"{"object":{"n":1},"repair_rounds":2}"#)]),
+        ("too late", &[part(9, LAST), End(9_000, 0, GIVEN)]),
+        ("asked after the end", &[End(9, 1, "no"), Asked(10, 3)]),
+    ] {
+        assert!(ends(moments).is_err(), "{what}");
+    }
+    assert!(about_object(&[part(9, LAST), End(9, 0, GIVEN)]).is_err(), "nobody was asked");
+    let form = |exit_code, structured: Option<Value>| {
+        let mut objects = super::objects::Objects::default();
+        let args = json!({ "prompt": "p", "output_schema": { "type": "object", "required": ["n"] } });
+        let start = EventKind::ToolExecutionStart { id: "a".into(), name: "task".into(), args };
+        see_at(&mut objects, 0, start)?;
+        let EventKind::ToolEnd(result) = ended("a") else { panic!("it is an end") };
+        let mut result = CallResult { exit_code, ..(*result).clone() };
+        result.metadata.extend(structured.map(|structured| ("structured".to_owned(), structured)));
+        see_at(&mut objects, 1, EventKind::ToolEnd(Arc::new(result)))
+    };
+    assert_eq!((form(0, Some(json!({ "n": 1 }))), form(1, None)), (Ok(()), Ok(())));
+    assert!(form(0, Some(json!({}))).is_err() && form(0, None).is_err() && form(1, Some(json!({ "n": 1 }))).is_err());
+}
+
 #[test]
 fn removals_and_temporaries_are_watched() {
     let replaced = || Sight::Replaced { path: "f", bytes: b"new", number: 1 };
@@ -346,6 +462,11 @@ fn secrets_and_supervision_are_watched() {
     }
     let mut watchers = super::all(&Play::default());
     assert!(watchers.iter_mut().any(|watcher| watcher.read(format!("<{secret}>").as_bytes()).is_err()));
+    // Lines are written where the word may be, and nowhere else.
+    let reads = |play: &Play| super::all(play).iter().any(|watcher| watcher.reads_lines());
+    assert!(!reads(&Play::default()) && reads(&Play { hostile: true, ..Play::default() }));
+    assert!(reads(&Play { files: vec![("f".to_owned(), format!("the {secret}"))], ..Play::default() }));
+    assert!(reads(&Play { secret: "swordfish".to_owned(), ..Play::default() }));
     let opened = || EventKind::SessionOpened { workspace: String::new() };
     assert_eq!(about(vec![opened()]), Some("supervision"), "never closed");
     assert_eq!(about(vec![opened(), EventKind::SessionClosed, EventKind::SessionClosed]), Some("supervision"));
