@@ -527,8 +527,9 @@ impl Runtime {
     /// Ends the threads of the search indexes; waits for them off the workers.
     async fn close_indexes(&self) {
         let indexes = Arc::clone(&self.parts.indexes);
-        if let Err(error) = tokio::task::spawn_blocking(move || indexes.close()).await {
-            tracing::warn!(%error, "the search indexes did not close");
+        // A runtime that never searched starts no thread to find that out.
+        if !indexes.close_when_idle() && off_thread(move || indexes.close()).await.is_err() {
+            tracing::warn!("the search indexes did not close");
         }
     }
 

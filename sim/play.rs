@@ -233,6 +233,17 @@ impl Default for Play {
     }
 }
 
+impl Play {
+    /// Whether the word that nobody may see is anywhere: in what there is at the beginning, or in what a model may say. A
+    /// word that somebody named may also come from a tool of theirs.
+    pub fn plants_its_secret(&self) -> bool {
+        let holds = |text: &str| text.contains(&self.secret);
+        let is_named = self.secret != Self::default().secret;
+        let is_there = self.files.iter().chain(&self.pages).any(|(_, text)| holds(text)) || holds(&self.turns);
+        self.hostile || self.faults.model || is_named || is_there
+    }
+}
+
 impl Faults {
     /// Every twin has them.
     pub const ALL: Self = Self {

@@ -247,7 +247,12 @@ pub trait Watcher: Send {
     /// The promise, in a few words.
     fn promise(&self) -> &'static str;
 
-    /// Takes an entry of the journal as the line of JSON that hosts read.
+    /// Whether it reads the journal's lines. They are written only for who does: that is a tenth of a world's time.
+    fn reads_lines(&self) -> bool {
+        false
+    }
+
+    /// Takes an entry of the journal as the line of JSON that hosts read, where it asked for that.
     ///
     /// # Errors
     /// How the promise was broken by it.

@@ -48,7 +48,7 @@ pub fn all(play: &Play) -> Vec<Box<dyn Watcher>> {
         Box::new(durable::Durable::new(play.keeps)),
         Box::<commands::Commands>::default(),
         Box::<files::Files>::default(),
-        Box::new(secrets::Secrets::new(&play.secret)),
+        Box::new(secrets::Secrets::new(&play.secret, play.plants_its_secret())),
         Box::<supervision::Supervision>::default(),
         Box::<snapshot::Snapshots>::default(),
         Box::new(marks::Marks::new(play.plain_files)),

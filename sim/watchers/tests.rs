@@ -452,6 +452,11 @@ fn secrets_and_supervision_are_watched() {
     }
     let mut watchers = super::all(&Play::default());
     assert!(watchers.iter_mut().any(|watcher| watcher.read(format!("<{secret}>").as_bytes()).is_err()));
+    // Lines are written where the word may be, and nowhere else.
+    let reads = |play: &Play| super::all(play).iter().any(|watcher| watcher.reads_lines());
+    assert!(!reads(&Play::default()) && reads(&Play { hostile: true, ..Play::default() }));
+    assert!(reads(&Play { files: vec![("f".to_owned(), format!("the {secret}"))], ..Play::default() }));
+    assert!(reads(&Play { secret: "swordfish".to_owned(), ..Play::default() }));
     let opened = || EventKind::SessionOpened { workspace: String::new() };
     assert_eq!(about(vec![opened()]), Some("supervision"), "never closed");
     assert_eq!(about(vec![opened(), EventKind::SessionClosed, EventKind::SessionClosed]), Some("supervision"));

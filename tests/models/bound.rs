@@ -112,6 +112,7 @@ async fn reads_run_beside_each_other_and_changes_alone_and_in_their_turn() {
     // As many as may be, and not one more.
     looks.holds(PARALLEL_CALLS_MAX).await;
     looks.let_go(PARALLEL_CALLS_MAX);
+    looks.entered(many).await;
     looks.holds(2).await;
     assert_eq!((looks.count(), changes.count()), (many, 0), "no change before the reads in front of it");
     looks.let_go(2);
@@ -121,7 +122,7 @@ async fn reads_run_beside_each_other_and_changes_alone_and_in_their_turn() {
     changes.entered(2).await;
     assert_eq!((changes.most(), looks.count()), (1, many));
     changes.let_go(1);
-    looks.holds(2).await;
+    looks.entered(many + 2).await;
     looks.let_go(2);
     assert_eq!(run.await.unwrap().text, "done");
     assert_eq!((looks.most(), changes.most()), (PARALLEL_CALLS_MAX, 1));

@@ -148,7 +148,8 @@ async fn a_step_that_gave_its_object_is_not_asked_again_after_a_cancel_or_in_ano
     assert!(again.is_success(), "{}", again.output);
     assert_eq!((model.asked("the first"), model.asked("the number behind")), (1, 2));
     let steps = |what: &str| log(other.path()).lines().filter(|line| line.contains(what)).count();
-    assert_eq!((steps("StepStarted"), steps("StepCompleted"), steps("RunCompleted")), (3, 2, 1));
+    // The attempt that was cut off is the one that is gone on with.
+    assert_eq!((steps("StepStarted"), steps("StepCompleted"), steps("RunCompleted")), (2, 2, 1));
     assert_eq!(other.record.calls_of("generate_object").len(), 1, "the first step was no call here");
     other.at_rest(&[&session]).await;
     other.end().await;

@@ -62,7 +62,7 @@ enum Fault {
 }
 
 /// All of them, in the order of their numbers.
-const FAULTS: [Fault; 10] = [
+const FAULTS: [Fault; 12] = [
     Fault::Cut,
     Fault::EndsEarly,
     Fault::Pauses,
@@ -72,6 +72,9 @@ const FAULTS: [Fault; 10] = [
     Fault::Later,
     Fault::FailsInside,
     Fault::Page,
+    // What a slow line is for.
+    Fault::NoEnd,
+    Fault::NoEnd,
     Fault::NoEnd,
 ];
 /// How many of them there are where a stream is not paced.
