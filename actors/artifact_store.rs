@@ -11,8 +11,9 @@
 mod hashing;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
@@ -24,7 +25,7 @@ use toolwarden_tools::effects::blocking::off_thread;
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::ids::SessionId;
 
-use self::hashing::Hashing;
+use self::hashing::{BESIDE_FROM_BYTES, Hashing};
 use crate::millisecond::whole_ms;
 use crate::slot::{NotRunning, Slot};
 
@@ -92,6 +93,11 @@ impl ArtifactMachine {
             self.by_age.insert((stored_unix_ms, name.clone()));
             self.kept.insert(name, Kept { bytes, stored_unix_ms, sessions: 0 });
         }
+    }
+
+    /// Whether an artifact counts as there.
+    pub fn holds(&self, name: &Digest) -> bool {
+        self.kept.contains_key(name)
     }
 
     /// A session refers to an artifact from now on; false when there is none.
@@ -266,9 +272,12 @@ impl ArtifactStore {
     /// [`ArtifactError`]; there is nothing to refer to then.
     pub async fn publish(&self, session: &SessionId, artifact: WrittenArtifact) -> Result<(), ArtifactError> {
         let WrittenArtifact { blob, name, bytes } = artifact;
-        let mut blob = blob?;
-        let synced = blocking(move || blob.sync().map(|()| blob));
-        self.name(session, Written { name, bytes, blob: synced.await? }).await
+        if matches!(blob, Whole::Failed(_)) || !self.find(session, &name, Some(bytes)).await? {
+            let synced = off_thread(move || blob.synced()).await.map_err(|_lost| NotRunning)?;
+            return self.name(session, Written { name, bytes, blob: synced? }).await;
+        }
+        // It is there already, and this copy goes.
+        off_thread(move || drop(blob.synced())).await.map_err(|_lost| NotRunning.into())
     }
 
     async fn name(&self, session: &SessionId, written: Written) -> Result<(), ArtifactError> {
@@ -363,17 +372,57 @@ impl NewArtifact {
     /// All of it is written.
     pub fn finish(self) -> WrittenArtifact {
         let bytes = self.hashing.bytes();
+        let blob = match self.blob {
+            Ok(blob) if bytes >= BESIDE_FROM_BYTES => Whole::syncing(blob),
+            Ok(blob) => Whole::Written(blob),
+            Err(error) => Whole::Failed(error),
+        };
         match self.hashing.finish() {
-            Some(name) => WrittenArtifact { blob: self.blob, name, bytes },
+            Some(name) => WrittenArtifact { blob, name, bytes },
             // Without a digest there is nothing to name it by.
-            None => WrittenArtifact { blob: Err(ArtifactError::NotRunning), name: Digest::of(b""), bytes },
+            None => WrittenArtifact { blob: Whole::Failed(ArtifactError::NotRunning), name: Digest::of(b""), bytes },
+        }
+    }
+}
+
+/// All bytes of an artifact.
+enum Whole {
+    Written(Box<dyn NewBlob>),
+    /// A long one is synced beside the end of its hash.
+    Syncing(JoinHandle<Result<Box<dyn NewBlob>, BlobError>>),
+    Failed(ArtifactError),
+}
+
+impl Whole {
+    /// Goes on in a thread; or later, where the system gives none.
+    fn syncing(blob: Box<dyn NewBlob>) -> Self {
+        let shared = Arc::new(Mutex::new(Some(blob)));
+        let its = Arc::clone(&shared);
+        let take =
+            |shared: &Mutex<Option<Box<dyn NewBlob>>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sync = move || match take(&its) {
+            Some(mut blob) => blob.sync().map(|()| blob),
+            None => Err(BlobError::InUse),
+        };
+        match Builder::new().name("artifact-sync".to_owned()).spawn(sync) {
+            Ok(thread) => Self::Syncing(thread),
+            Err(_) => take(&shared).map_or(Self::Failed(ArtifactError::NotRunning), Self::Written),
+        }
+    }
+
+    /// The blob, durable. Blocks.
+    fn synced(self) -> Result<Box<dyn NewBlob>, ArtifactError> {
+        match self {
+            Self::Written(mut blob) => Ok(blob.sync().map(|()| blob)?),
+            Self::Syncing(thread) => Ok(thread.join().map_err(|_panic| ArtifactError::NotRunning)??),
+            Self::Failed(error) => Err(error),
         }
     }
 }
 
 /// An artifact that is written and waits for its name; dropped, it is gone.
 pub struct WrittenArtifact {
-    blob: Result<Box<dyn NewBlob>, ArtifactError>,
+    blob: Whole,
     name: Digest,
     bytes: u64,
 }
@@ -461,21 +510,28 @@ impl StoreState {
         let expired = self.machine.expire(now_unix_ms);
         self.remove(expired).await;
         let Written { name, bytes, blob } = written;
+        let was_held = self.machine.holds(&name);
         let removed = self.machine.admit(now_unix_ms, session, &name, bytes)?;
         self.remove(removed).await;
-        if self.machine.is_over() {
+        // What was there before takes no room that it did not have, and others may refer to it.
+        if self.machine.is_over() && !was_held {
             self.machine.withdraw(&name);
             return Err(BlobError::InUse.into());
         }
         let (own, blobs) = (name.clone(), Arc::clone(&self.blobs));
         let published = blocking(move || {
-            // What was there before stays, whatever happened to this copy.
-            Ok(blob.publish(&own).map_err(|error| (error, blobs.open(&own).is_ok())))
+            // What was there before stays, whatever happened to this copy, unless it is known to have gone.
+            let is_gone = |found: Result<_, BlobError>| match found {
+                Ok(_) => false,
+                Err(BlobError::Missing { .. }) => true,
+                Err(_) => !was_held,
+            };
+            Ok(blob.publish(&own).map_err(|error| (error, is_gone(blobs.open(&own).map(drop)))))
         });
         match published.await? {
             Ok(_is_new) => Ok(()),
-            Err((error, is_there)) => {
-                if !is_there {
+            Err((error, is_gone)) => {
+                if is_gone {
                     self.machine.withdraw(&name);
                 }
                 Err(error.into())

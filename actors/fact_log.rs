@@ -254,6 +254,9 @@ fn write(store: &dyn Store, batch: Batch<Waiter>) {
     for waiter in marks {
         drop(waiter.send(Ok(())));
     }
+    if catch_unwind(AssertUnwindSafe(|| store.catch_up())).is_err() {
+        tracing::error!("the store broke down behind its answers");
+    }
 }
 
 fn broken(session: &SessionId) -> StoreError {

@@ -19,7 +19,7 @@ use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, Super
 use serde_json::{Value, json};
 use tokio::runtime::Runtime as Tokio;
 use toolwarden::event::EventLine;
-use toolwarden::permission::{Judged, judge};
+use toolwarden::permission::{Judged, Places, judge};
 use toolwarden::policy::compiled::CompiledPolicy;
 use toolwarden::prelude::*;
 use toolwarden::settlement::evidence::{ContentRef, Original, evidence};
@@ -296,10 +296,11 @@ fn decisions(criterion: &mut Criterion) {
     let policy = PermissionPolicy::from_toml(rules, "bench").expect("a policy");
     let policy = CompiledPolicy::new(&policy).expect("a compiled policy");
     let text = Subject::Text(args.to_string());
-    let noop = Judged { tool: "noop", lane: &Lane::Query, subject: &text, resolved: &[] };
+    let noop = Judged { tool: "noop", lane: &Lane::Query, subject: &text, resolved: &[], places: Places::default() };
     group.bench_function("permission_tool_rule", |bench| bench.iter(|| judge(&policy, black_box(&noop))));
     let command = Subject::Command("cd src && git log --oneline | head -5".into());
-    let shell = Judged { tool: "bash", lane: &Lane::Execute, subject: &command, resolved: &[] };
+    let shell =
+        Judged { tool: "bash", lane: &Lane::Execute, subject: &command, resolved: &[], places: Places::default() };
     group.bench_function("permission_shell_rule", |bench| bench.iter(|| judge(&policy, black_box(&shell))));
 
     let sanitiser = Sanitiser::new(vec!["a-secret-value".into()], &[]).expect("a sanitiser");

@@ -33,6 +33,7 @@ use toolwarden_actors::journal::Reading;
 use toolwarden_actors::permit_pool::BulkheadLimits;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::http::{HttpMethod, HttpRequest};
+use toolwarden_tools::offer::Offer;
 use toolwarden_tools::tool::Lane;
 
 /// Bytes of a stream that is read, about.
@@ -135,7 +136,7 @@ async fn turns() {
     let request = ModelRequest {
         system: "be good".into(),
         messages: vec![Message::User { text: "hello".into() }],
-        tools: Vec::new(),
+        tools: Offer::default(),
         tool_calls_allowed: true,
         agent: "general".into(),
         fan_out: 1,

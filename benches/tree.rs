@@ -225,7 +225,10 @@ impl Tool for Nest {
             let call = || ToolCall { tool: tool.into(), arguments: json!({ "level": level + 1 }) };
             let calls = (0..WIDTHS[level]).map(|_| call()).collect();
             let outcomes = ctx.invoke.as_ref().unwrap().invoke_all(calls, WIDTHS[0]).await;
-            ToolOutcome::success(outcomes.len().to_string())
+            match ctx.cancel.reason() {
+                Some(reason) => ToolOutcome::ended_early("grow", reason),
+                None => ToolOutcome::success(outcomes.len().to_string()),
+            }
         })
     }
 }

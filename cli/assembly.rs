@@ -25,6 +25,7 @@ use toolwarden_tools::ids::SessionId;
 use toolwarden_tools::workspace::object_store::bucket::BucketError;
 
 use crate::agents::load_agents;
+use crate::allowance::AllowanceArgs;
 use crate::artifacts::{ArtifactArgs, ArtifactsError};
 use crate::attendant::{Attendance, Attendant, Killed};
 use crate::bucket::BucketArgs;
@@ -88,6 +89,9 @@ pub(crate) struct CallArgs {
 
     #[command(flatten)]
     pub(crate) containment: HoldArgs,
+
+    #[command(flatten)]
+    pub(crate) writes: AllowanceArgs,
 }
 
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
@@ -167,6 +171,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) sandbox: Confinement,
     /// How far commands are held, and what each may use.
     pub(crate) containment: HoldArgs,
+    /// What tools may write beside the usual.
+    pub(crate) writes: AllowanceArgs,
     /// Whether a person may be asked, where there is one.
     pub(crate) may_ask: bool,
     /// Where the session is kept, if it is.
@@ -198,6 +204,7 @@ impl<'a> Plan<'a> {
             projection: None,
             sandbox: Confinement::default(),
             containment: HoldArgs::default(),
+            writes: AllowanceArgs::default(),
             may_ask: false,
             store: None,
             resumes: None,
@@ -462,7 +469,9 @@ async fn open_session(
         (None, workspace) => runtime.session(workspace.unwrap_or_else(|| Path::new("."))),
     };
     let settings = settings_file(with.config.as_deref(), &with.environment);
-    let agents = load_agents(with.agents.as_deref(), settings.as_deref(), with.catalog()?).map_err(BuildError::from)?;
+    let catalog = with.catalog()?;
+    let writes = plan.writes.allowance(catalog.config().writes);
+    let agents = load_agents(with.agents.as_deref(), settings.as_deref(), catalog).map_err(BuildError::from)?;
     if let Some(folder) = agents.workspace_folder {
         builder = builder.workspace_agents(folder);
     }
@@ -471,6 +480,7 @@ async fn open_session(
         .agent_models(agents.models)
         .run_limits(plan.runs)
         .sandbox(plan.sandbox)
+        .write_allowance(writes)
         // A person at a terminal sees the question and can end it; nobody else is waited for.
         .confirming(if asker.is_some() { Confirming::Park } else { Confirming::Unavailable });
     if let Some(policy) = plan.policy {

@@ -3,6 +3,7 @@
 //! Answers go to standard output, everything else to standard error. Whatever happens, a person gets a message and
 //! never a backtrace.
 
+mod allowance;
 mod containment;
 mod environment;
 mod input;

@@ -15,7 +15,7 @@ use toolwarden_tools::effects::files::{
 use toolwarden_tools::tool::{Lane, Subject};
 use toolwarden_tools::workspace_path::WorkspacePath;
 
-use crate::permission::{Judged, ResolvedPath, Verdict, judge};
+use crate::permission::{Judged, Places, ResolvedPath, Verdict, judge};
 use crate::policy::compiled::CompiledPolicy;
 
 /// The tool whose deny rules guard every reading of a file.
@@ -27,11 +27,13 @@ const WRITERS: [(&str, Lane); 2] = [("write", Lane::Execute), ("download", Lane:
 pub(crate) struct GuardedFiles {
     files: Arc<dyn Files>,
     policies: Vec<Arc<CompiledPolicy>>,
+    root: Option<Arc<str>>,
+    home: Option<Arc<str>>,
 }
 
 impl GuardedFiles {
     /// Guards a port, or gives it back as it is when no policy denies any path.
-    pub(crate) fn over(files: Arc<dyn Files>, policies: &[Arc<CompiledPolicy>]) -> Arc<dyn Files> {
+    pub(crate) fn over(files: Arc<dyn Files>, policies: &[Arc<CompiledPolicy>], places: Places<'_>) -> Arc<dyn Files> {
         let policies: Vec<_> = policies
             .iter()
             .filter(|policy| {
@@ -40,7 +42,11 @@ impl GuardedFiles {
             })
             .cloned()
             .collect();
-        if policies.is_empty() { files } else { Arc::new(Self { files, policies }) }
+        if policies.is_empty() {
+            return files;
+        }
+        let (root, home) = (places.root.map(Arc::from), places.home.map(Arc::from));
+        Arc::new(Self { files, policies, root, home })
     }
 
     /// Refuses a path that a policy denies to one of these tools.
@@ -49,9 +55,10 @@ impl GuardedFiles {
         let resolved = self.files.canonical(path).map_or_else(|_| requested.clone(), |end| end.to_string());
         let subject = Subject::Paths { paths: vec![requested.clone()], write };
         let resolved = [ResolvedPath { requested: requested.clone(), resolved }];
+        let places = Places { root: self.root.as_deref(), home: self.home.as_deref() };
         let denied = |policy: &Arc<CompiledPolicy>| {
             tools.iter().find_map(|(tool, lane)| {
-                match judge(policy, &Judged { tool, lane, subject: &subject, resolved: &resolved }) {
+                match judge(policy, &Judged { tool, lane, subject: &subject, resolved: &resolved, places }) {
                     // A default of deny speaks of calls that no rule names, not of files.
                     Verdict::Deny { rule, .. } if rule != "default" => Some(rule),
                     _ => None,
@@ -110,7 +117,8 @@ impl Files for GuardedFiles {
 
     fn bound_to(&self, cancel: &Cancellation) -> Option<Arc<dyn Files>> {
         let files = self.files.bound_to(cancel)?;
-        Some(Arc::new(Self { files, policies: self.policies.clone() }))
+        let (policies, root, home) = (self.policies.clone(), self.root.clone(), self.home.clone());
+        Some(Arc::new(Self { files, policies, root, home }))
     }
 
     fn takes_pieces(&self) -> bool {

@@ -703,7 +703,8 @@ fn granted(scope: &Scope, passage: &Passage, needs: Needs, node: &NodeHandle) ->
         narrowed = narrowed.with_files(bound);
     }
     if !passage.origin.is_trusted() {
-        narrowed = narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies));
+        narrowed =
+            narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies, scope.places()));
     }
     match workspace.commands().or(workspace.git_commands()) {
         Some(commands) if needs.exec => {

@@ -10,8 +10,9 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
-use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::ids::ToolName;
+use toolwarden_tools::json_tree::{Node, unheld_number};
+use toolwarden_tools::offer::Offer;
 
 use self::object_support::ObjectSupport;
 use self::turn_options::TurnOptions;
@@ -44,6 +45,8 @@ pub(crate) mod canned_http;
 
 /// Longest excerpt of broken arguments that is kept, in bytes.
 pub const MALFORMED_BYTES_MAX: usize = 64 * 1024;
+/// How much of a number is shown that is too long, in bytes.
+const NUMBER_BYTES_SHOWN: usize = 60;
 
 /// Answers turns.
 pub trait Model: Send + Sync {
@@ -130,7 +133,7 @@ pub struct ModelRequest {
     /// The conversation, oldest first; see [`transcript::check_pairing`] for what makes it valid.
     pub messages: Vec<Message>,
     /// The tools on offer.
-    pub tools: Vec<ToolDefinition>,
+    pub tools: Offer,
     /// False when the run has no rounds left: the turn should be text only.
     pub tool_calls_allowed: bool,
     /// The agent that asks, such as `general` or `explore`.
@@ -220,11 +223,17 @@ pub enum CallArguments {
 }
 
 impl CallArguments {
-    /// Reads the text that a model wrote. Nothing at all and `null` mean an empty object: several providers send
+    /// Reads the text that a model wrote. A number whose digits no value holds makes it malformed: neither the tool nor
+    /// whoever is asked about the call would see what was written. Nothing at all and `null` mean an empty object: several providers send
     /// that for tools without parameters.
     pub fn parse(text: &str) -> Self {
         if text.trim().is_empty() {
             return Self::Parsed(Value::Object(Map::new()));
+        }
+        if let Some(number) = unheld_number(text) {
+            let shown = &number[..number.floor_char_boundary(NUMBER_BYTES_SHOWN)];
+            let error = format!("the number {shown} has more digits than arguments can carry; write it as a string");
+            return Self::malformed(text, error);
         }
         match serde_json::from_str::<Value>(text) {
             // One provider sends the word null as a string.
@@ -243,11 +252,15 @@ impl CallArguments {
         }
     }
 
-    /// What goes back to a provider in a later request: always an object.
+    /// What goes back to a provider in a later request: always an object. Where it was one with a number that no value
+    /// holds, that is a string of the same digits.
     pub fn for_request(&self) -> Value {
         match self {
             Self::Parsed(value) => value.clone(),
-            Self::Malformed { .. } => Value::Object(Map::new()),
+            Self::Malformed { text, .. } => match Node::read(text) {
+                Ok(object @ Node::Object(_)) => object.to_held_value(),
+                _ => Value::Object(Map::new()),
+            },
         }
     }
 
@@ -563,6 +576,38 @@ mod tests {
         let deep = "[".repeat(100_000);
         assert!(matches!(CallArguments::parse(&deep), CallArguments::Malformed { text, .. }
             if text.len() == MALFORMED_BYTES_MAX));
+    }
+
+    #[test]
+    fn no_digit_is_lost_silently() {
+        // Case C148.
+        for (text, number) in [
+            (r#"{"n": 123456789012345678901234567890}"#, "123456789012345678901234567890"),
+            (r#"{"a": [{"n": -9223372036854775809}]}"#, "-9223372036854775809"),
+            (r#"{"n": 1e400}"#, "1e400"),
+            (r#"{"n": 12345678901234567890.5}"#, "12345678901234567890.5"),
+        ] {
+            let arguments = CallArguments::parse(text);
+            let CallArguments::Malformed { text: kept, error } = &arguments else { panic!("{arguments:?}") };
+            assert!(kept == text && error.contains(number) && error.contains("as a string"), "{error}");
+            // It goes back with the same digits, and is kept with them.
+            let back = arguments.for_request().to_string();
+            assert_eq!(back, text.replace(number, &format!("\"{number}\"")).replace(": ", ":"));
+            let stored = serde_json::to_string(&arguments).unwrap();
+            assert_eq!(serde_json::from_str::<CallArguments>(&stored).unwrap(), arguments);
+        }
+        for text in [
+            r#"{"a":9007199254740993,"b":18446744073709551615,"c":-9223372036854775808,"d":1.5,"e":1e22}"#,
+            r#"{"s":"123456789012345678901234567890","t":"1e400"}"#,
+            r#"{"pi":3.14159265358979323846}"#,
+        ] {
+            assert!(matches!(CallArguments::parse(text), CallArguments::Parsed(_)), "{text}");
+        }
+        let held = r#"{"a":9007199254740993,"b":18446744073709551615,"s":"123456789012345678901234567890"}"#;
+        assert_eq!(CallArguments::parse(held).for_request().to_string(), held);
+        let long = format!("{{\"n\":{}}}", "7".repeat(100_000));
+        let CallArguments::Malformed { error, .. } = CallArguments::parse(&long) else { panic!("it is parsed") };
+        assert!(error.len() < 200);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use toolwarden_tools::tool::{Lane, Subject};
 use crate::permission::grant::Grants;
 use crate::policy::Decision;
 use crate::policy::compiled::{CompiledPolicy, RuleList};
+use crate::policy::pattern::is_outside;
 use reach::folded;
 
 /// What is decided about a call.
@@ -72,6 +73,18 @@ pub struct Judged<'a> {
     pub subject: &'a Subject,
     /// Where the paths of the call really lead. For a command line: see [`command::visible_paths`].
     pub resolved: &'a [ResolvedPath],
+    /// Where other spellings of a path begin.
+    pub places: Places<'a>,
+}
+
+/// The folders that a path can be spelled from, as far as they are known: with them a rule on `~/x`, `/home/me/x` or `x`
+/// finds a path whichever way the call wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Places<'a> {
+    /// The workspace's root, absolute.
+    pub root: Option<&'a str>,
+    /// The home folder of commands, absolute.
+    pub home: Option<&'a str>,
 }
 
 /// Where a path really leads.
@@ -81,6 +94,35 @@ pub struct ResolvedPath {
     pub requested: String,
     /// Links followed: relative to the workspace's root when inside it, else absolute.
     pub resolved: String,
+}
+
+impl Places<'_> {
+    /// The same path from the other places that it can be spelled from.
+    fn respelled(self, path: &str) -> Vec<String> {
+        let Some(absolute) = self.absolute(path) else { return Vec::new() };
+        let beneath = |place: Option<&str>| {
+            let rest = absolute.strip_prefix(place?.trim_end_matches('/'))?;
+            (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/').to_owned())
+        };
+        let in_root = beneath(self.root).map(|rest| if rest.is_empty() { ".".to_owned() } else { rest });
+        let in_home = beneath(self.home).map(|rest| format!("~/{rest}").trim_end_matches('/').to_owned());
+        [Some(absolute.clone()), in_root, in_home].into_iter().flatten().collect()
+    }
+
+    /// The path from the root of all, where it is known what it begins at.
+    fn absolute(self, path: &str) -> Option<String> {
+        let joined = |place: Option<&str>, rest: &str| Some(folded(&format!("{}/{rest}", place?)).into_owned());
+        match path.strip_prefix('~') {
+            _ if path.starts_with('/') => Some(folded(path).into_owned()),
+            None => joined(self.root.filter(|root| root.starts_with('/')), path),
+            Some(rest) => {
+                // `~me/x` is `~/x` for whoever is called so, as far as a home folder tells its owner's name.
+                let (user, rest) = rest.split_once('/').unwrap_or((rest, ""));
+                let own = |home: &&str| user.is_empty() || home.rsplit('/').next() == Some(user);
+                joined(self.home.filter(own), rest)
+            }
+        }
+    }
 }
 
 /// Judges a call by one policy.
@@ -149,7 +191,7 @@ fn judge_text(policy: &CompiledPolicy, grants: &Grants, judged: &Judged<'_>, tex
 fn judge_paths(policy: &CompiledPolicy, grants: &Grants, judged: &Judged<'_>, paths: &[String]) -> Verdict {
     let here = [".".to_owned()];
     let paths = if paths.is_empty() { &here } else { paths };
-    let all: Vec<_> = paths.iter().flat_map(|path| spellings(path, judged.resolved)).collect();
+    let all: Vec<_> = paths.iter().flat_map(|path| spellings(policy, path, judged)).collect();
     for (list, verdict) in [(policy.deny(), denied as fn(&str, String) -> Verdict), (policy.ask(), asked)] {
         let rule = all.iter().filter_map(|path| list.path(judged.tool, judged.lane, path)).min();
         if let Some(rule) = rule {
@@ -169,13 +211,24 @@ fn judge_paths(policy: &CompiledPolicy, grants: &Grants, judged: &Judged<'_>, pa
     allowed(rules)
 }
 
-/// Every form of a path that a deny looks at: as written, folded, and where it leads; no form twice.
-fn spellings<'a>(path: &'a str, resolved: &'a [ResolvedPath]) -> Vec<Cow<'a, str>> {
-    let leads_to = resolved.iter().filter(|entry| entry.requested == path).map(|entry| folded(&entry.resolved));
+/// Every form of a path that a deny or an ask looks at: as written, folded, where it leads, and each of these from the
+/// workspace, from the home folder and from the root of all, where rules speak of such; no form twice.
+fn spellings<'a>(policy: &CompiledPolicy, path: &'a str, judged: &Judged<'a>) -> Vec<Cow<'a, str>> {
+    let leads_to = judged.resolved.iter().filter(|entry| entry.requested == path).map(|entry| folded(&entry.resolved));
     let mut spellings = vec![Cow::Borrowed(path)];
-    for spelling in [folded(path)].into_iter().chain(leads_to) {
+    let add = |spelling: Cow<'a, str>, spellings: &mut Vec<Cow<'a, str>>| {
         if !spellings.contains(&spelling) {
             spellings.push(spelling);
+        }
+    };
+    for spelling in [folded(path)].into_iter().chain(leads_to) {
+        add(spelling, &mut spellings);
+    }
+    if policy.speaks_of_outside() || is_outside(path) {
+        for at in 0..spellings.len() {
+            for other in judged.places.respelled(&spellings[at]) {
+                add(Cow::Owned(other), &mut spellings);
+            }
         }
     }
     spellings

@@ -11,10 +11,10 @@ use toolwarden_actors::background::BackgroundProcesses;
 use toolwarden_actors::budget_ledger::Account;
 use toolwarden_actors::node::NodeHandle;
 use toolwarden_tools::context::{ChildResults, ChildTask, DelegateError, FanOutPolicy, StartedTask};
-use toolwarden_tools::declaration::ToolDefinition;
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::effects::processes::Leftover;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, ToolName};
+use toolwarden_tools::offer::Offer;
 use toolwarden_tools::registry::Registry;
 use toolwarden_tools::tool::ToolSpec;
 use toolwarden_tools::workspace::Workspace;
@@ -25,6 +25,7 @@ use crate::fact_book::FactBook;
 use crate::grant_book::GrantBook;
 use crate::hook::Hook;
 use crate::models::Model;
+use crate::permission::Places;
 use crate::policy::compiled::CompiledPolicy;
 use crate::settlement::projection_policy::ProjectionPolicy;
 use crate::settlement::retained::ContentKeeping;
@@ -44,6 +45,8 @@ pub struct Scope {
     pub registry: Arc<Registry>,
     /// Where they work.
     pub workspace: Workspace,
+    /// The home folder of commands, where they have one: rules may speak of paths in it.
+    pub home: Option<Arc<str>>,
     /// What the session has read.
     pub seen: Arc<SeenFiles>,
     /// Permission policies; all must agree, so that a child never gets more than its parent.
@@ -134,6 +137,11 @@ impl Scope {
         Some(BackgroundProcesses::new(Arc::clone(&commands.processes), Arc::clone(clock), self.leftover))
     }
 
+    /// Where the spellings of a path begin, for rules.
+    pub(crate) fn places(&self) -> Places<'_> {
+        Places { root: Some(self.workspace.display_root()), home: self.home.as_deref() }
+    }
+
     /// What a tool of this name has from its cancel to being dropped.
     pub fn grace_of(&self, tool: &str) -> Duration {
         match self.registry.get(tool) {
@@ -143,15 +151,14 @@ impl Scope {
     }
 
     /// What a model is told of its tools: those that are visible and that no policy or skill hides.
-    pub fn offered(&self) -> Vec<ToolDefinition> {
-        self.registry
-            .iter()
-            .map(|entry| entry.tool.spec())
-            .filter(|spec| spec.model_visible)
-            .filter(|spec| self.policies.iter().all(|policy| policy.exposes(spec.name.as_str(), &spec.lane)))
-            .filter(|spec| self.skill.as_ref().is_none_or(|skill| skill.exposes(spec.name.as_str(), &spec.lane)))
-            .map(ToolSpec::definition)
-            .collect()
+    pub fn offered(&self) -> Offer {
+        let is_offered = |spec: &ToolSpec| {
+            let name = spec.name.as_str();
+            spec.model_visible
+                && self.policies.iter().all(|policy| policy.exposes(name, &spec.lane))
+                && self.skill.as_ref().is_none_or(|skill| skill.exposes(name, &spec.lane))
+        };
+        self.registry.iter().filter(|entry| is_offered(entry.tool.spec())).map(|entry| entry.offered()).collect()
     }
 }
 
@@ -177,6 +184,10 @@ pub trait ChildRuns: Send + Sync {
         invocation: &InvocationId,
         task: ChildTask,
     ) -> BoxFuture<'static, Result<StartedTask, DelegateError>>;
+
+    /// Whether a call of `task` that is made again, because the process ended before it had its result, comes back to the
+    /// child runs that it began.
+    fn come_back(&self) -> bool;
 
     /// Goes on with the tasks in the background that were under way when the session's process ended.
     fn go_on(&self, scope: &Arc<Scope>);

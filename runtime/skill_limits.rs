@@ -59,13 +59,14 @@ mod tests {
     use toolwarden_tools::tool::{Lane, Subject};
 
     use super::SkillLimits;
-    use crate::permission::{Judged, Verdict};
+    use crate::permission::{Judged, Places, Verdict};
     use crate::policy::Rule;
 
     fn narrowed(rules: &[&str], command: &str, session: Verdict) -> Verdict {
         let rules = rules.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
         let subject = Subject::Command(command.to_owned());
-        let judged = Judged { tool: "bash", lane: &Lane::Execute, subject: &subject, resolved: &[] };
+        let judged =
+            Judged { tool: "bash", lane: &Lane::Execute, subject: &subject, resolved: &[], places: Places::default() };
         SkillLimits::new(rules).unwrap().narrow(&judged, session)
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The shipped index and the shipped `search` work on one thread. Whatever they do with a file (list it, open it, read a
 //! piece of it) is a moment at which somebody may change the workspace, and what is told of it may be doubled or lost with
-//! the queue. Whenever nothing is half done, each search is made twice: with the index and without. What must stay true:
-//! both say the same, to the letter.
+//! the queue. Whenever nothing is half done, each search is made twice: with the index and without, by lines, by names and
+//! by rank. What must stay true: both say the same, to the letter.
 
 mod ground;
 pub mod planted;
@@ -136,11 +136,11 @@ pub fn run(plan: &Staleness, choices: Choices, telling: Telling) -> Story {
 impl Run {
     fn new(fate: &Fate, ground: &Arc<Ground>, planted: Option<Planted>) -> Result<Self, String> {
         ground.make();
-        let told = Arc::clone(ground);
+        let (told, ground_of_words) = (Arc::clone(ground), Arc::clone(ground));
         let begin: BeginTelling = Box::new(move || {
             let told = told.begin()?;
             Ok(match planted {
-                Some(planted) => planted.before(told),
+                Some(planted) => planted.before(told, Arc::clone(&ground_of_words)),
                 None => told,
             })
         });
@@ -173,6 +173,9 @@ impl Run {
                 if is_known {
                     self.fate.met("an index in use");
                 }
+                if self.index.status().words_files > 0 {
+                    self.fate.met("an index that keeps words");
+                }
                 format!("the index has its turn and is {}in use", if is_known { "" } else { "not " })
             }
         }
@@ -195,8 +198,12 @@ impl Run {
             let text = format!("{arguments} gives {with:?} with the index, and {without:?} without");
             self.fate.blame(PROMISE, text);
         }
-        if self.index.status().ready {
+        let status = self.index.status();
+        if status.ready {
             self.fate.met("a search that used the index");
+        }
+        if status.words_files > 0 && arguments["mode"] == "bm25" {
+            self.fate.met("a ranking with words that were kept");
         }
         format!("{arguments} gives the same with the index and without")
     }
@@ -206,12 +213,16 @@ impl Run {
         const PATTERNS: [&str; 8] =
             ["alpha", "bet[a-z]", "(?i)gamma", "delta_one|alpha", "^alpha", "one$", "x", "nowhere at all"];
         const GLOBS: [&str; 4] = ["*.rs", "a/**", "**/b/*", "*.txt"];
+        const WORDS: [&str; 6] = ["alpha", "betas", "one delta", "where is gamma", "lib", "nothing else"];
         let one_of = |words: &[&'static str]| words[self.fate.below(words.len() as u32) as usize];
-        if self.fate.below(4) == 3 {
-            return json!({ "mode": "glob", "query": one_of(&GLOBS) });
+        match self.fate.below(5) {
+            3 => json!({ "mode": "glob", "query": one_of(&GLOBS) }),
+            4 => json!({ "mode": "bm25", "query": one_of(&WORDS) }),
+            _ => {
+                let output = one_of(&["content", "files_with_matches", "count", "summary"]);
+                json!({ "mode": "grep", "query": one_of(&PATTERNS), "output_mode": output })
+            }
         }
-        let output = one_of(&["content", "files_with_matches", "count", "summary"]);
-        json!({ "mode": "grep", "query": one_of(&PATTERNS), "output_mode": output })
     }
 }
 
@@ -270,6 +281,8 @@ mod tests {
             "a change that is told twice",
             "a folder that cannot be watched",
             "a file that the index cannot read",
+            "a ranking with words that were kept",
+            "words or rules that the index cannot read",
         ] {
             assert!(met.contains(wanted), "no seed had {wanted}");
         }

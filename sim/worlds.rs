@@ -135,13 +135,21 @@ fn sweep(name: &str, play: &Play, seeds: std::ops::Range<u64>, broken: &mut Vec<
 }
 
 /// What some plays are about has to happen in them.
-const SOMEWHERE: [(&str, &str); 9] = [
+const SOMEWHERE: [(&str, &str); 17] = [
     ("world-compaction", "a summary that is asked for"),
     ("world-downloads", "a server that leads away"),
     ("world-edits", "a file that somebody else changed"),
+    ("world-elsewhere", "a host elsewhere that dies"),
+    ("world-forks", "a fork"),
+    ("world-long-answers", "a stream that is not well"),
     ("world-models", "a stream that is not well"),
     ("world-models-claude", "a stream that is not well"),
     ("world-models-responses", "a stream that is not well"),
+    ("world-objects", "a stream without its end"),
+    ("world-objects", "an object that does not fit"),
+    ("world-objects", "an object that is cut"),
+    ("world-objects-chat", "an object that does not fit"),
+    ("world-objects-claude", "an object that does not fit"),
     ("world-old-snapshots", "a snapshot of an older version"),
     ("world-patches", "a file that somebody else changed"),
     ("world-rude-commands", "a command that forked when it was told to end"),
@@ -443,6 +451,25 @@ fn a_program_can_be_cancelled_at_every_step() {
         }
     }
     assert!(cancelled > plain.steps / 2, "{cancelled} of {}", plain.steps);
+}
+
+/// An object can be cancelled at each step of its life, and its process killed: no request goes on, and none is given twice.
+#[test]
+fn an_object_can_be_cancelled_at_every_step() {
+    let play = Play { sessions: vec![vec!["go".to_owned()]], ..calm("world-objects") };
+    let plain = go(&play, Choices::from_list(Vec::new()), false);
+    let told = plain.aftermath.told[0].outcome.as_ref().unwrap();
+    assert_eq!((plain.violation, told.status.as_str()), (None, "completed"));
+    let mut acted = 0;
+    for (act, each) in [(Act::CancelCall, 1), (Act::Crash, 3), (Act::DropRun, 5)] {
+        for step in (1..=plain.steps).step_by(each) {
+            let moves = vec![Move { step, act, session: 0 }];
+            let world = go(&Play { moves, ..play.clone() }, Choices::from_list(Vec::new()), false);
+            assert_eq!(world.violation, None, "{act:?} at step {step}");
+            acted += u64::from(world.acted.is_some());
+        }
+    }
+    assert!(acted > plain.steps / 2, "{acted} of {}", plain.steps);
 }
 
 /// Takes it for bad when anything is done after a crash: a promise that is easy to break.

@@ -20,6 +20,8 @@ mod containment;
 mod eval;
 #[path = "command_line/keeping.rs"]
 mod keeping;
+#[path = "command_line/model.rs"]
+mod model;
 #[path = "command_line/program.rs"]
 mod program;
 #[path = "command_line/pseudo_terminal.rs"]
@@ -28,6 +30,8 @@ mod pseudo_terminal;
 mod script;
 #[path = "command_line/simulation.rs"]
 mod simulation;
+#[path = "command_line/timeline.rs"]
+mod timeline;
 #[path = "command_line/verify.rs"]
 mod verify;
 
@@ -77,6 +81,39 @@ fn tools_are_listed_as_a_table_and_as_definitions() {
         assert!(tool["visible"].is_boolean() && tool["lane"].is_string() && tool["description"].is_string(), "{tool}");
         assert_eq!(tool["parameters"]["type"], "object", "{tool}");
     }
+}
+
+// R15: a file with another name outside, and what lies in .git, each want their own permission.
+#[test]
+fn what_tools_may_write_beside_the_usual_has_to_be_allowed() {
+    let (workspace, outer) = (workspace(), tempfile::tempdir().unwrap());
+    workspace.write("toolwarden.toml", "[writes]\ngit_folder = true\n");
+    workspace.write("links.toml", "[writes]\nhard_links = true\n");
+    workspace.write(".git/info/note", "x");
+    std::fs::write(outer.path().join("one"), "theirs").unwrap();
+    std::fs::hard_link(outer.path().join("one"), workspace.path().join("two")).unwrap();
+    let write = |path: &str, flags: &[&str]| {
+        let arguments = json!({"file_path": path, "content": format!("by {flags:?}")}).to_string();
+        workspace.run(&[&["call", "write", &arguments, "--json"], flags].concat())
+    };
+    // Settings that lie in the workspace are not the person's own.
+    for (path, flags) in [("two", &[][..]), (".git/info/note", &[]), ("two", &["--allow-git-folder"])] {
+        let refused = write(path, flags).ends_with(1).json();
+        assert_eq!(refused["error_kind"]["type"], "unsupported", "{path} {flags:?}: {refused}");
+    }
+    for (path, flags) in [
+        ("two", &["--allow-hard-links"][..]),
+        (".git/info/note", &["--allow-git-folder"]),
+        (".git/info/note", &["--config", "toolwarden.toml"]),
+    ] {
+        write(path, flags).ends_with(0);
+        let written = std::fs::read_to_string(workspace.path().join(path)).unwrap();
+        assert_eq!(written, format!("by {flags:?}"));
+    }
+    assert_eq!(std::fs::read_to_string(outer.path().join("one")).unwrap(), "theirs");
+    std::fs::hard_link(workspace.path().join("two"), outer.path().join("three")).unwrap();
+    write("two", &["--config", "links.toml"]).ends_with(0);
+    assert_eq!(std::fs::read_to_string(outer.path().join("three")).unwrap(), "by [\"--allow-hard-links\"]");
 }
 
 #[test]

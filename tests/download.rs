@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests prepare and look at real files")]
 
+#[path = "download/archive.rs"]
+mod archive;
 #[path = "download/ending.rs"]
 mod ending;
 #[path = "download/place.rs"]

@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests start real servers and look at real files")]
 
+#[path = "models/bound.rs"]
+mod bound;
 #[path = "models/crowd.rs"]
 mod crowd;
 #[path = "models/ending.rs"]
@@ -15,6 +17,8 @@ mod evaluation;
 mod network;
 #[path = "models/object.rs"]
 mod object;
+#[path = "models/object_step.rs"]
+mod object_step;
 #[path = "models/oracle.rs"]
 mod oracle;
 #[path = "models/peer.rs"]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use toolwarden::models::scripted::ScriptedModel;
-use toolwarden::permission::{Judged, Verdict, judge};
+use toolwarden::permission::{Judged, Places, Verdict, judge};
 use toolwarden::policy::compiled::CompiledPolicy;
 use toolwarden::prelude::*;
 
@@ -50,7 +50,8 @@ fn verdict(policy: &CompiledPolicy, tool: &str, call: &str) -> &'static str {
         "read" | "ls" => (Lane::Query, Subject::Paths { paths: vec![call.to_owned()], write: false }),
         _ => (Lane::Execute, Subject::Paths { paths: vec![call.to_owned()], write: true }),
     };
-    match judge(policy, &Judged { tool, lane: &lane, subject: &subject, resolved: &[] }) {
+    let places = Places { root: Some("/home/me/project"), home: Some("/home/me") };
+    match judge(policy, &Judged { tool, lane: &lane, subject: &subject, resolved: &[], places }) {
         Verdict::Allow { .. } => "allow",
         Verdict::Ask { .. } => "ask",
         Verdict::Deny { .. } => "deny",

@@ -1,5 +1,6 @@
 //! Promise: a search sees what is there now, whatever an index knew; its index is shared, hides nothing, shows nothing
-//! that is denied, and ends with its runtime; and a question is answered by the right file.
+//! that is denied, and ends with its runtime; a question is answered by the right file; and files without measure take
+//! neither memory without measure nor time.
 
 #![expect(
     clippy::unwrap_used,
@@ -7,6 +8,8 @@
     reason = "what fails here fails the test, which looks at real files"
 )]
 
+#[path = "search/bound.rs"]
+mod bound;
 #[path = "search/relevance.rs"]
 mod relevance;
 #[path = "search/resident.rs"]

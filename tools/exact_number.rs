@@ -39,6 +39,22 @@ pub fn written(text: &str) -> (Number, Written) {
     (number, kind)
 }
 
+/// Whether a machine number can stand for one that was written down: a whole one is the same; a fraction may be the
+/// nearest double, if no digit before its point is lost and it is not nothing at once.
+pub fn is_held(text: &str) -> bool {
+    let (number, kind) = written(text);
+    match kind {
+        Written::Exact => true,
+        Written::RoundedWhole => false,
+        Written::RoundedFraction => {
+            number.as_f64().is_some_and(|double| double.is_normal() && double.abs() < WHOLE_BELOW)
+        }
+    }
+}
+
+/// Below this, a double has every digit before the point.
+const WHOLE_BELOW: f64 = 9_007_199_254_740_992.0;
+
 /// A number that any value can hold, for one that none can.
 fn largest(is_negative: bool) -> Number {
     Number::from_f64(if is_negative { f64::MIN } else { f64::MAX }).unwrap_or_else(|| Number::from(0))
@@ -81,7 +97,7 @@ impl Decimal {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Written, written};
+    use super::{Written, is_held, written};
 
     #[test]
     fn what_loses_digits_is_told_apart() {
@@ -114,6 +130,24 @@ mod tests {
             assert_eq!(written(fraction).1, Written::RoundedFraction, "{fraction}");
         }
         assert_eq!(written("-1e400").0.as_f64(), Some(f64::MIN));
+    }
+
+    #[test]
+    fn whole_numbers_are_held_exactly_and_fractions_nearly() {
+        for held in ["0.30000000000000004441", "3.14159265358979323846", "-0.10000000000000000001", "1e22", "12.5e-300"]
+        {
+            assert!(is_held(held), "{held}");
+        }
+        for lost in [
+            "18446744073709551616",
+            "-9223372036854775809",
+            "1e400",
+            "12345678901234567890.5",
+            "1e-400",
+            "1.2345678901234567e-310",
+        ] {
+            assert!(!is_held(lost), "{lost}");
+        }
     }
 
     proptest! {

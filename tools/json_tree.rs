@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use crate::exact_number::{Written, written};
+use crate::exact_number::{Written, is_held, written};
 use crate::json_text::{JsonFault, Part, PartKind, Parts};
 
 /// A value.
@@ -118,6 +118,19 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// As a value of the usual kind, in which each number that no machine number can stand for is a string of its digits.
+    pub fn to_held_value(&self) -> Value {
+        match self {
+            Self::Object(members) => {
+                let fields = members.iter().map(|member| (member.key.clone(), member.value.to_held_value()));
+                Value::Object(fields.collect::<Map<_, _>>())
+            }
+            Self::Array(items) => Value::Array(items.iter().map(Self::to_held_value).collect()),
+            Self::Scalar(PartKind::Number, text) if !is_held(text) => Value::String((*text).to_owned()),
+            scalar => scalar.to_value(&mut Rounded::default()),
+        }
+    }
+
     /// As a value of the usual kind; `rounded` gets the first number of each kind that lost digits.
     pub fn to_value(&self, rounded: &mut Rounded) -> Value {
         match self {
@@ -132,6 +145,34 @@ impl<'a> Node<'a> {
         }
     }
 }
+
+/// The first number of a JSON text that no machine number can stand for; none where there is no such number, or no JSON.
+pub fn unheld_number(text: &str) -> Option<&str> {
+    if !may_be_unheld(text) {
+        return None;
+    }
+    let mut parts = Parts::of(text, text.len() - text.trim_start().len());
+    while let Ok(Some(part)) = parts.next_part() {
+        let number = &text[part.at];
+        if part.kind == PartKind::Number && !is_held(number) {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// A look without a walk: such a number has many digits in a row, or an exponent.
+fn may_be_unheld(text: &str) -> bool {
+    let mut run = 0_usize;
+    text.bytes().any(|byte| {
+        let had = run;
+        run = if byte.is_ascii_digit() { run + 1 } else { 0 };
+        run >= DIGITS_HELD || (had > 0 && matches!(byte, b'e' | b'E'))
+    })
+}
+
+/// Whole numbers with fewer digits are all held.
+const DIGITS_HELD: usize = 16;
 
 /// Numbers that lost digits on their way into a value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -192,7 +233,7 @@ fn build<'a>(text: &'a str, part: &Part, parts: &mut Parts<'a>) -> Result<Node<'
 mod tests {
     use serde_json::json;
 
-    use super::{Node, Rounded, TreeFault};
+    use super::{Node, Rounded, TreeFault, unheld_number};
 
     #[test]
     fn nothing_but_blanks_is_different() {
@@ -206,6 +247,27 @@ mod tests {
         assert_eq!(value["a"][0], json!(9_007_199_254_740_993_u64));
         assert_eq!(value["a"][1], json!(f64::MAX));
         assert_eq!(rounded, Rounded { whole: Some("1e400".into()), fraction: None });
+    }
+
+    #[test]
+    fn numbers_that_no_value_holds_are_found_and_kept_as_their_digits() {
+        // Case C148.
+        for (text, number) in [
+            (" {\"a\": [1, {\"b\": 123456789012345678901234567890}]}", "123456789012345678901234567890"),
+            ("[1e400]", "1e400"),
+            ("-9223372036854775809", "-9223372036854775809"),
+        ] {
+            assert_eq!(unheld_number(text), Some(number), "{text}");
+            let held = Node::read(text).unwrap().to_held_value().to_string();
+            assert!(held.contains(&format!("\"{number}\"")), "{held}");
+        }
+        for text in
+            ["{\"a\":18446744073709551615}", "{\"s\":\"123456789012345678901234567890\"}", "[1e3, 0.1e-5]", "no"]
+        {
+            assert_eq!(unheld_number(text), None, "{text}");
+        }
+        let text = "{\"a\":[true,null,\"x\",1.5]}";
+        assert_eq!(Node::read(text).unwrap().to_held_value().to_string(), text);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub mod declaration;
 pub mod schema;
 pub mod workspace;
 
+pub mod offer;
+
 pub mod background;
 pub mod generation;
 

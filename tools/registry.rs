@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::declaration::{Capabilities, ToolDefinition};
+use crate::declaration::Capabilities;
 use crate::digest::Digest;
 use crate::ids::ToolName;
+use crate::offer::{Offer, OfferedTool};
 use crate::schema::{Schema, SchemaCache, SchemaError};
 use crate::tool::Tool;
 
@@ -29,6 +30,7 @@ pub struct Registered {
     pub builtin: bool,
     /// The digest of its name, which stands in the record of each call.
     pub name_digest: Digest,
+    offered: OnceLock<Arc<OfferedTool>>,
 }
 
 impl Registered {
@@ -38,6 +40,11 @@ impl Registered {
         // Arguments that do not fit are refused by the route; a tool is asked about fitting ones only.
         self.schema.check(arguments).ok()?;
         Some(self.declared(arguments))
+    }
+
+    /// The tool as a model is told of it.
+    pub fn offered(&self) -> Arc<OfferedTool> {
+        Arc::clone(self.offered.get_or_init(|| Arc::new(OfferedTool::new(self.tool.spec().definition()))))
     }
 
     /// As [`Self::capabilities`], of arguments that are known to fit.
@@ -102,11 +109,14 @@ impl Registry {
             if registry.tools.contains_key(&name) {
                 return Err(RegistryError::Taken { name });
             }
-            let schema = schemas
-                .compile(&spec.parameters)
-                .map_err(|source| RegistryError::Schema { name: name.clone(), source })?;
+            let schema = match tool.fixed() {
+                Some(fixed) => fixed.schema(),
+                None => schemas.compile(&spec.parameters),
+            };
+            let schema = schema.map_err(|source| RegistryError::Schema { name: name.clone(), source })?;
             let name_digest = Digest::of(name.as_str().as_bytes());
-            registry.tools.insert(name, Arc::new(Registered { tool, schema, builtin, name_digest }));
+            let offered = OnceLock::new();
+            registry.tools.insert(name, Arc::new(Registered { tool, schema, builtin, name_digest, offered }));
         }
         Ok(registry)
     }
@@ -127,11 +137,8 @@ impl Registry {
     }
 
     /// What a model is told: visible tools only, sorted by name.
-    pub fn definitions(&self) -> Vec<ToolDefinition> {
-        self.iter()
-            .filter(|entry| entry.tool.spec().model_visible)
-            .map(|entry| entry.tool.spec().definition())
-            .collect()
+    pub fn definitions(&self) -> Offer {
+        self.iter().filter(|entry| entry.tool.spec().model_visible).map(|entry| entry.offered()).collect()
     }
 
     /// The same tools without those that `keep` refuses.

@@ -20,6 +20,7 @@ pub mod glob;
 pub mod ranked_text;
 pub mod requirement;
 pub mod rule_stack;
+pub mod term_finder;
 pub mod terms;
 
 pub mod segment;

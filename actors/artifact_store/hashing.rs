@@ -9,8 +9,8 @@ use std::thread::{Builder, JoinHandle};
 
 use toolwarden_tools::digest::{Digest, RunningDigest};
 
-/// From how many bytes on it is worth a thread.
-const BESIDE_FROM_BYTES: u64 = 1024 * 1024;
+/// From how many bytes on work beside the writing is worth a thread.
+pub(super) const BESIDE_FROM_BYTES: u64 = 1024 * 1024;
 /// Most pieces that wait to be hashed.
 const PIECES_MAX: usize = 6;
 /// What is handed over at once, in bytes.

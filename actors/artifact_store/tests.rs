@@ -131,26 +131,55 @@ impl NewBlob for FailingBlob {
     }
 }
 
-/// Blobs in memory that cannot be opened for a while, as when a process has no descriptors left.
+/// Blobs in memory that cannot be opened or named for a while, as when a process has no descriptors left, and of which
+/// none can be removed then.
 #[derive(Debug, Clone)]
 struct Shut {
     blobs: MemoryBlobs,
     is_shut: Arc<AtomicBool>,
 }
 
+impl Shut {
+    fn pass(&self) -> Result<(), BlobError> {
+        match self.is_shut.load(Ordering::Relaxed) {
+            true => Err(BlobError::of_io("open", "here", std::io::ErrorKind::Other.into())),
+            false => Ok(()),
+        }
+    }
+}
+
+struct ShutBlob {
+    of: Shut,
+    blob: Box<dyn NewBlob>,
+}
+
+impl NewBlob for ShutBlob {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError> {
+        self.blob.write(bytes)
+    }
+
+    fn sync(&mut self) -> Result<(), BlobError> {
+        self.blob.sync()
+    }
+
+    fn publish(self: Box<Self>, name: &Digest) -> Result<bool, BlobError> {
+        self.of.pass()?;
+        self.blob.publish(name)
+    }
+}
+
 impl Blobs for Shut {
     fn begin(&self) -> Result<Box<dyn NewBlob>, BlobError> {
-        self.blobs.begin()
+        Ok(Box::new(ShutBlob { of: self.clone(), blob: self.blobs.begin()? }))
     }
 
     fn open(&self, name: &Digest) -> Result<Box<dyn OpenBlob>, BlobError> {
-        match self.is_shut.load(Ordering::Relaxed) {
-            true => Err(BlobError::of_io("open", "here", std::io::ErrorKind::Other.into())),
-            false => self.blobs.open(name),
-        }
+        self.pass()?;
+        self.blobs.open(name)
     }
 
     fn remove(&self, name: &Digest) -> Result<(), BlobError> {
+        self.pass()?;
         self.blobs.remove(name)
     }
 
@@ -249,6 +278,68 @@ async fn what_cannot_be_looked_at_now_is_still_there() {
     let more = "b".repeat(55);
     assert_eq!(store.keep(&"other".into(), &name(&more), more.as_str().into()).await.unwrap_err().kind(), "full");
     assert!(store.open(&name(&text)).await.is_ok());
+}
+
+// Found in a review: where room could not be made, storing again what was there took the references of others away.
+#[tokio::test]
+async fn what_was_there_before_stays_whatever_becomes_of_a_second_copy() {
+    let stuck = Stuck(memory());
+    let store = started(Arc::new(stuck.clone())).await;
+    let (a, b, c) = ("a".repeat(40), "b".repeat(55), "c".repeat(50));
+    store.keep(&"one".into(), &name(&a), a.as_str().into()).await.unwrap();
+    store.keep(&"two".into(), &name(&b), b.as_str().into()).await.unwrap();
+    store.release(&"two".into());
+    // Another process stores more than there is room for.
+    let mut blob = stuck.begin().unwrap();
+    blob.write(c.as_bytes()).unwrap();
+    blob.publish(&name(&c)).unwrap();
+    assert!(store.refer(&"three".into(), &name(&c)).await.unwrap());
+    let again = || {
+        let mut streamed = store.begin();
+        streamed.write(a.as_bytes());
+        streamed.finish()
+    };
+    store.publish(&"four".into(), again()).await.unwrap();
+    let both = ArtifactStatus { artifacts: 3, bytes: 145, referenced: 2 };
+    assert_eq!(store.status().await.unwrap(), both);
+    store.release(&"four".into());
+    assert_eq!(store.status().await.unwrap(), both, "the first session refers to it still");
+
+    let shut = Shut { blobs: memory(), is_shut: Arc::default() };
+    let store = started(Arc::new(shut.clone())).await;
+    store.keep(&"one".into(), &name(&a), a.as_str().into()).await.unwrap();
+    let mut streamed = store.begin();
+    streamed.write(a.as_bytes());
+    shut.is_shut.store(true, Ordering::Relaxed);
+    assert_eq!(store.publish(&"four".into(), streamed.finish()).await.unwrap_err().kind(), "io");
+    assert_eq!(store.status().await.unwrap(), ArtifactStatus { artifacts: 1, bytes: 40, referenced: 1 });
+    // Of what was never there nothing is left.
+    let mut fresh = store.begin();
+    fresh.write(b.as_bytes());
+    assert_eq!(store.publish(&"four".into(), fresh.finish()).await.unwrap_err().kind(), "io");
+    assert_eq!(store.status().await.unwrap(), ArtifactStatus { artifacts: 1, bytes: 40, referenced: 1 });
+}
+
+/// Blobs in memory of which none can be removed, as while another process uses the same folder.
+#[derive(Debug, Clone)]
+struct Stuck(MemoryBlobs);
+
+impl Blobs for Stuck {
+    fn begin(&self) -> Result<Box<dyn NewBlob>, BlobError> {
+        self.0.begin()
+    }
+
+    fn open(&self, name: &Digest) -> Result<Box<dyn OpenBlob>, BlobError> {
+        self.0.open(name)
+    }
+
+    fn remove(&self, _name: &Digest) -> Result<(), BlobError> {
+        Err(BlobError::InUse)
+    }
+
+    fn list(&self) -> Result<Vec<BlobStat>, BlobError> {
+        self.0.list()
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use serde_json::Value;
 use toolwarden::call_result::CallResult;
 use toolwarden::policy::PermissionPolicy;
 use toolwarden::session::SessionError;
+use toolwarden_tools::json_tree::unheld_number;
 use toolwarden_tools::outcome::ToolErrorKind;
 
 use super::{CommandError, End, killed};
@@ -17,6 +18,9 @@ use crate::terminal::print;
 
 /// Longest arguments on standard input, in bytes.
 const ARGUMENTS_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// How much of a number is shown that is too long, in bytes.
+const NUMBER_BYTES_SHOWN: usize = 60;
 
 #[derive(Debug, Args)]
 pub(crate) struct CallToolArgs {
@@ -79,6 +83,7 @@ pub(crate) async fn make_call(
         policy: Some(policy),
         tool_timeout: call.timeout,
         containment: call.containment,
+        writes: call.writes,
         may_ask: judged.governed,
         model: judged.model.as_deref().map(|spec| with.model(spec)).transpose()?,
         sandbox,
@@ -126,6 +131,11 @@ fn arguments(args: &CallToolArgs) -> Result<Value, CommandError> {
     } else {
         &args.arguments
     };
+    if let Some(number) = unheld_number(text) {
+        let shown = &number[..number.floor_char_boundary(NUMBER_BYTES_SHOWN)];
+        let words = format!("the number {shown} has more digits than arguments can carry; write it as a string");
+        return Err(CommandError::Usage(words));
+    }
     serde_json::from_str(text).map_err(|error| {
         let hint = if is_stdin {
             "Give one JSON object on standard input"

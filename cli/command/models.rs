@@ -98,7 +98,7 @@ fn request() -> ModelRequest {
     ModelRequest {
         system: "You take part in a check of a connection.".to_owned(),
         messages: vec![Message::User { text: format!("Call the tool {TOOL} with the word ok.") }],
-        tools: vec![ToolDefinition { name: TOOL.into(), description: "Reports a word.".to_owned(), parameters }],
+        tools: vec![ToolDefinition { name: TOOL.into(), description: "Reports a word.".to_owned(), parameters }].into(),
         tool_calls_allowed: true,
         agent: "general".to_owned(),
         fan_out: 1,

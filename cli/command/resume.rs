@@ -7,8 +7,9 @@ use clap::Args;
 use toolwarden::resume::Recovery;
 use toolwarden::run::RunLimits;
 
-use super::ask::{conclude, question};
+use super::ask::{FAN_OUT_MAX, conclude, question};
 use super::{CommandError, End};
+use crate::allowance::AllowanceArgs;
 use crate::artifacts::ArtifactArgs;
 use crate::assembly::{Assembly, AssemblyError, Plan, Resumption, StoreArgs, Surroundings, load_policy, parse_timeout};
 use crate::bucket::BucketArgs;
@@ -47,6 +48,10 @@ pub(crate) struct ResumeArgs {
     #[arg(long, value_name = "SECONDS", value_parser = parse_timeout)]
     timeout: Option<std::time::Duration>,
 
+    /// The most child runs that one task call should start from now on; as many as before, when not said
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=FAN_OUT_MAX))]
+    fan_out: Option<u8>,
+
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -65,6 +70,9 @@ pub(crate) struct ResumeArgs {
 
     #[command(flatten)]
     containment: HoldArgs,
+
+    #[command(flatten)]
+    writes: AllowanceArgs,
 
     #[command(flatten)]
     sandbox: SandboxArgs,
@@ -91,12 +99,13 @@ pub(crate) async fn resume(args: ResumeArgs, with: &Surroundings) -> Result<End,
         events: args.events.as_deref(),
         policy: args.policy.as_deref().map(load_policy).transpose()?,
         model: args.model.as_deref().map(|model| with.model(model)).transpose()?,
-        runs: RunLimits { timeout: args.timeout, ..RunLimits::default() },
+        runs: RunLimits { timeout: args.timeout, fan_out: args.fan_out.map(usize::from), ..RunLimits::default() },
         tool_timeout: None,
         artifacts: args.artifacts.to_keep(&with.environment).map_err(AssemblyError::from)?,
         projection: None,
         sandbox: args.sandbox.confinement().map_err(CommandError::Usage)?,
         containment: args.containment,
+        writes: args.writes,
         may_ask: true,
         store: Some(args.store.named(&with.environment)?),
         resumes: Some(Resumption { session, accepts_damage: args.accept_damage }),

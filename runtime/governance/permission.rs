@@ -40,7 +40,7 @@ impl Permitted {
 
 fn verdict(scope: &Scope, entry: &Registered, subject: &CallSubject) -> Verdict {
     let policies = all_of(scope.policies.iter().map(|policy| &**policy));
-    let judged = subject.judged(entry);
+    let judged = subject.judged(entry, scope);
     let verdict = policies.judge_with(&scope.grants.grants(), &judged);
     match &scope.skill {
         Some(skill) => skill.narrow(&judged, verdict),
@@ -58,7 +58,7 @@ pub(crate) fn is_allowed(scope: &Scope, entry: &Registered, passage: &Passage) -
 /// Remembers that calls like this one are allowed from now on; what cannot be remembered was allowed once.
 pub(crate) fn allow(scope: &Scope, entry: &Registered, passage: &Passage) {
     let subject = CallSubject::of(entry, passage, scope);
-    if let Err(error) = scope.grants.remember(&subject.judged(entry)) {
+    if let Err(error) = scope.grants.remember(&subject.judged(entry, scope)) {
         tracing::info!(tool = %passage.tool, %error, "an answer for always counts for this call only");
     }
 }

@@ -25,7 +25,7 @@ impl Narrowed {
         let subject = CallSubject::of(&entry, &passage, scope);
         if let Some(skill) = &scope.skill {
             let allowed = Verdict::Allow { rule: String::new() };
-            if let Verdict::Deny { why, .. } = skill.narrow(&subject.judged(&entry), allowed) {
+            if let Verdict::Deny { why, .. } = skill.narrow(&subject.judged(&entry, scope), allowed) {
                 let tool = passage.tool.clone();
                 return passage.stop(Refusal::Skill { tool, why });
             }

@@ -30,9 +30,10 @@ impl CallSubject {
     }
 
     /// As rules look at it.
-    pub(crate) fn judged<'a>(&'a self, entry: &'a Registered) -> Judged<'a> {
+    pub(crate) fn judged<'a>(&'a self, entry: &'a Registered, scope: &'a Scope) -> Judged<'a> {
         let spec = entry.tool.spec();
-        Judged { tool: spec.name.as_str(), lane: &spec.lane, subject: &self.subject, resolved: &self.resolved }
+        let (subject, resolved) = (&self.subject, &self.resolved);
+        Judged { tool: spec.name.as_str(), lane: &spec.lane, subject, resolved, places: scope.places() }
     }
 }
 

@@ -12,7 +12,6 @@ use toolwarden_actors::budget::Amount;
 use toolwarden_actors::permit_pool::Shed;
 use toolwarden_actors::waiting_line::Holder;
 use toolwarden_tools::cancellation::Cancellation;
-use toolwarden_tools::canonical_json::json_bytes;
 use toolwarden_tools::generation::{Generate, GeneratedObject, ObjectFailure, ObjectRequest, Partials};
 use toolwarden_tools::ids::InvocationId;
 use toolwarden_tools::outcome::ToolErrorKind;
@@ -160,8 +159,7 @@ fn kind_of(error: &ModelError) -> Option<ToolErrorKind> {
 
 /// Tokens that a request is estimated to have: a quarter of its bytes.
 pub fn request_tokens(request: &ModelRequest) -> u64 {
-    let tools = request.tools.iter().map(|tool| tool.description.len() + json_bytes(&tool.parameters));
     let messages = request.messages.iter().map(message_bytes);
-    let bytes = request.system.len() + messages.sum::<usize>() + tools.sum::<usize>();
+    let bytes = request.system.len() + messages.sum::<usize>() + request.tools.bytes();
     u64::try_from(estimated_tokens(bytes)).unwrap_or(u64::MAX)
 }

@@ -91,7 +91,7 @@ impl Invoke for NestedCalls {
     }
 
     fn available(&self) -> Vec<ToolDefinition> {
-        self.scope.offered()
+        self.scope.offered().iter().cloned().collect()
     }
 
     fn has(&self, tool: &str) -> bool {

@@ -107,6 +107,7 @@ impl ModelSpec {
         };
         // Names may hold an @ of their own.
         let at = ["@http://", "@https://"].iter().filter_map(|sign| rest.rfind(sign)).max();
+        let at = at.or_else(|| other_address(rest));
         let (model, base_url) = match at {
             Some(at) => (&rest[..at], Some(rest[at + 1..].to_owned())),
             None => (rest, None),
@@ -126,6 +127,13 @@ impl ModelSpec {
         let address = self.base_url.as_ref().map(|base_url| format!("@{base_url}")).unwrap_or_default();
         format!("{}:{}{address}", self.provider.as_str(), self.model)
     }
+}
+
+/// Where an address begins that cannot be asked, so that it is told as such.
+fn other_address(rest: &str) -> Option<usize> {
+    let end = rest.find("://")?;
+    let at = rest[..end].rfind('@')?;
+    rest[at + 1..end].chars().all(|c| c.is_ascii_alphanumeric()).then_some(at)
 }
 
 /// Makes models from their names.
@@ -278,6 +286,8 @@ mod tests {
         }
         let spec = ModelSpec::parse("openai-chat:a@b@https://h/v1").unwrap().unwrap();
         assert_eq!((spec.model.as_str(), spec.base_url.as_deref()), ("a@b", Some("https://h/v1")));
+        let spec = ModelSpec::parse("openai-chat:a@ftp://h").unwrap().unwrap();
+        assert_eq!((spec.model.as_str(), spec.base_url.as_deref()), ("a", Some("ftp://h")), "refused as an address");
         assert_eq!(ModelSpec::parse("builtin:research").unwrap(), None);
         for wrong in ["anthropic:", "openai:a b", "openai:m@https://h"] {
             assert!(matches!(ModelSpec::parse(wrong), Err(CatalogError::Spec { .. })), "{wrong}");

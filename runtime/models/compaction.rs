@@ -6,6 +6,8 @@
 
 use std::fmt::Write as _;
 
+use toolwarden_tools::offer::Offer;
+
 use super::transcript::oldest_beyond;
 use super::turn_options::TurnOptions;
 use super::{Message, ModelRequest};
@@ -50,7 +52,7 @@ impl Compaction {
         let request = ModelRequest {
             system: INSTRUCTIONS.to_owned(),
             messages: vec![Message::User { text }],
-            tools: Vec::new(),
+            tools: Offer::default(),
             tool_calls_allowed: false,
             agent: conversation.agent.clone(),
             fan_out: conversation.fan_out,
@@ -108,6 +110,7 @@ fn shortened(text: &str, share: usize) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use toolwarden_tools::offer::Offer;
 
     use super::{Compaction, shortened};
     use crate::models::turn_options::TurnOptions;
@@ -126,7 +129,7 @@ mod tests {
         ModelRequest {
             system: "s".into(),
             messages,
-            tools: Vec::new(),
+            tools: Offer::default(),
             tool_calls_allowed: true,
             agent: "general".into(),
             fan_out: 1,

@@ -6,6 +6,7 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use toolwarden_tools::json_tree::{Node, unheld_number};
 
 use super::call_assembly::CallPiece;
 use super::object_support::{ObjectSupport, StrictDialect};
@@ -73,7 +74,7 @@ impl Protocol for OpenAiChat {
         Box::new(ChatDecoder::default())
     }
 
-    fn whole(&self, body: &Value, _text: &str, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError> {
+    fn whole(&self, body: &Value, text: &str, sink: &dyn TurnSink) -> Result<ModelTurn, ModelError> {
         if let Some(error) = body.get("error").filter(|error| !error.is_null()) {
             return Err(stream_error(error));
         }
@@ -83,7 +84,7 @@ impl Protocol for OpenAiChat {
         let chunk = Chunk::deserialize(body)
             .map_err(|error| ModelError::Unreadable { message: format!("it is no chat completion: {error}") })?;
         let mut decoder = ChatDecoder::default();
-        decoder.take(chunk, sink)?;
+        decoder.take(chunk, text, sink)?;
         Box::new(decoder).finish()
     }
 }
@@ -240,7 +241,7 @@ impl Decoder for ChatDecoder {
             return Ok(Progress::Done);
         }
         if let Some(chunk) = event_json::<Chunk>(event)? {
-            self.take(chunk, sink)?;
+            self.take(chunk, &event.data, sink)?;
         }
         Ok(if self.draft.stop.is_some() { Progress::Whole } else { Progress::Open })
     }
@@ -261,7 +262,8 @@ impl Decoder for ChatDecoder {
 }
 
 impl ChatDecoder {
-    fn take(&mut self, chunk: Chunk, sink: &dyn TurnSink) -> Result<(), ModelError> {
+    /// Takes a chunk, which was read from this text.
+    fn take(&mut self, chunk: Chunk, text: &str, sink: &dyn TurnSink) -> Result<(), ModelError> {
         if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
             return Err(stream_error(&error));
         }
@@ -271,7 +273,7 @@ impl ChatDecoder {
         // Only one answer is asked for.
         for choice in chunk.choices.unwrap_or_default().into_iter().filter(|choice| choice.index.unwrap_or(0) == 0) {
             if let Some(delta) = choice.delta {
-                self.take_delta(delta, sink)?;
+                self.take_delta(delta, text, sink)?;
             }
             if let Some(reason) = choice.finish_reason.filter(|reason| !reason.is_empty()) {
                 self.draft.stop = Some(stop_reason(&reason)?);
@@ -280,7 +282,7 @@ impl ChatDecoder {
         Ok(())
     }
 
-    fn take_delta(&mut self, delta: Delta, sink: &dyn TurnSink) -> Result<(), ModelError> {
+    fn take_delta(&mut self, delta: Delta, text: &str, sink: &dyn TurnSink) -> Result<(), ModelError> {
         match delta.content {
             Some(Value::String(text)) => self.draft.push_text(&text, sink)?,
             // A few servers send the parts of a message.
@@ -302,13 +304,13 @@ impl ChatDecoder {
             sink.reasoning_delta(&thought);
             self.reasoning.push_str(&thought);
         }
-        for call in delta.tool_calls.unwrap_or_default() {
+        for (at, call) in delta.tool_calls.unwrap_or_default().into_iter().enumerate() {
             let function = call.function.unwrap_or(FunctionDelta { name: None, arguments: None });
             let arguments = match function.arguments {
                 Some(Value::String(text)) => text,
                 None | Some(Value::Null) => String::new(),
                 // A few servers send the object itself.
-                Some(other) => other.to_string(),
+                Some(other) => written_arguments(text, at).unwrap_or_else(|| other.to_string()),
             };
             let piece = CallPiece {
                 index: call.index,
@@ -323,6 +325,19 @@ impl ChatDecoder {
         }
         Ok(())
     }
+}
+
+/// The arguments of a call that came as JSON, as they were written; none where a value has all of their digits.
+fn written_arguments(text: &str, call: usize) -> Option<String> {
+    unheld_number(text)?;
+    let chunk = Node::read(text).ok()?;
+    let Node::Array(choices) = chunk.get("choices")? else { return None };
+    let is_first = |choice: &&Node<'_>| choice.get("index").is_none_or(|index| index.write() == "0");
+    let choice = choices.iter().find(is_first)?;
+    let Node::Array(calls) = choice.get("delta").or_else(|| choice.get("message"))?.get("tool_calls")? else {
+        return None;
+    };
+    calls.get(call)?.get("function")?.get("arguments").map(Node::write)
 }
 
 fn stop_reason(reason: &str) -> Result<StopReason, ModelError> {

@@ -22,6 +22,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 use toolwarden_tools::ids::ToolName;
+use toolwarden_tools::json_tree::unheld_number;
 
 use super::{CallArguments, Message, Model, ModelCall, ModelError, ModelRequest, ModelTurn, StopReason};
 use super::{TokenUsage, TurnSink};
@@ -31,6 +32,8 @@ pub const SCRIPT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Longest pause before a turn, in milliseconds.
 pub const DELAY_MS_MAX: u64 = 600_000;
 
+/// How much of a number is shown that is too long, in bytes.
+const NUMBER_BYTES_SHOWN: usize = 60;
 const EXAMPLE: &str = r#"{"text": "done"}"#;
 
 /// Replays a script.
@@ -137,6 +140,12 @@ impl ScriptedModel {
                 continue;
             }
             let fault = |message| ScriptError::Line { file: file.to_owned(), line: index + 1, message };
+            if let Some(number) = unheld_number(line) {
+                let number = &number[..number.floor_char_boundary(NUMBER_BYTES_SHOWN)];
+                return Err(fault(format!(
+                    "the number {number} would lose digits; write the arguments as arguments_text"
+                )));
+            }
             let parsed: TurnLine = serde_json::from_str(line).map_err(|error| fault(explain(&error)))?;
             add_turn(&mut groups, parsed).map_err(fault)?;
         }
@@ -323,6 +332,7 @@ mod tests {
 
     use futures_util::FutureExt as _;
     use serde_json::json;
+    use toolwarden_tools::offer::Offer;
 
     use super::{ScriptError, ScriptedModel};
     use crate::models::turn_options::TurnOptions;
@@ -333,7 +343,7 @@ mod tests {
         ModelRequest {
             system: String::new(),
             messages,
-            tools: Vec::new(),
+            tools: Offer::default(),
             tool_calls_allowed: true,
             agent: agent.into(),
             fan_out: 4,
@@ -378,6 +388,13 @@ mod tests {
         assert_eq!(texts(&model, "general", "which lane?", 9), ["lane one", "lane two"]);
         assert_eq!(texts(&model, "explore", "hello", 9), ["child one"]);
         assert_eq!(texts(&model, "explore", "which lane?", 9), ["lane child"]);
+    }
+
+    #[test]
+    fn a_number_that_would_lose_digits_is_refused_with_its_line() {
+        let line = r#"{"calls": [{"tool": "f", "arguments": {"n": 123456789012345678901234567890}}]}"#;
+        let error = ScriptedModel::load(&format!("{{\"text\": \"one\"}}\n{line}"), "s.jsonl").unwrap_err().to_string();
+        assert!(error.starts_with("s.jsonl:2: the number 123456789012345678901234567890"), "{error}");
     }
 
     #[test]

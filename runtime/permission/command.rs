@@ -1,8 +1,8 @@
 //! Judging a command line by its parts.
 //!
 //! One part that a deny covers denies the line; an allow must cover every part, by one rule or by several. A
-//! redirection that writes is judged as a call of `write`, one that reads by the denies of `read`, and so are the
-//! paths that can be seen among the words.
+//! redirection that writes is judged as a call of `write`, one that reads by the denies and the asks of `read`, and
+//! so are the paths that can be seen among the words.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ pub(super) fn judge(policy: &CompiledPolicy, grants: &Grants, judged: &Judged<'_
     }
     let line = CommandLine::parse(text);
     let folders = folders(&line);
-    let is_cut = folders.is_cut && policy.deny().is_scoped();
+    let is_cut = folders.is_cut && (policy.deny().is_scoped() || policy.ask().is_scoped());
     let hesitation = is_cut.then(|| "the command changes its folder more often than is followed".to_owned());
     let mut court = Court { policy, grants, judged, folders: folders.known, line: &line, hesitation };
     if let Some(verdict) = court.denied().or_else(|| court.asked()) {
@@ -92,21 +92,12 @@ impl Court<'_> {
                 return Some(self.deny(rule, &format!("opening {:?}", redirection.target.written())));
             }
         }
-        for command in &self.line.simple_commands {
-            let named = named_paths(command, &self.folders);
-            let writing: &[(&str, Lane)] = if only_reads(command) { &[] } else { &WRITING };
-            for (tool, lane) in READING.iter().chain(writing) {
-                for path in &named {
-                    if let Some(rule) = self.named_rule(deny, tool, lane, path) {
-                        return Some(self.deny(rule, &format!("{:?}", shown(command))));
-                    }
-                }
-            }
-        }
-        None
+        let (rule, command) = self.path_rule(deny)?;
+        let what = format!("{:?}", shown(command));
+        Some(self.deny(rule, &what))
     }
 
-    fn asked(&self) -> Option<Verdict> {
+    fn asked(&mut self) -> Option<Verdict> {
         let ask = self.policy.ask();
         let whole = ask.whole(self.judged.tool, self.judged.lane);
         let mut commands = self.line.simple_commands.iter();
@@ -117,8 +108,29 @@ impl Court<'_> {
                 self.target_rule(ask, tools, &redirection.target)
             })
         };
-        let rule = whole.or_else(by_words).or_else(by_files)?;
+        let rule = whole.or_else(by_words).or_else(by_files).or_else(|| self.path_rule(ask).map(|(rule, _)| rule))?;
         Some(asked(self.judged.tool, ask.id(rule).to_owned()))
+    }
+
+    /// The rule of a list on a path that stands among the words of a command, with the command. Whatever is not known to
+    /// read only may write too.
+    fn path_rule(&mut self, list: &RuleList) -> Option<(usize, &SimpleCommand)> {
+        if !list.is_scoped() {
+            return None;
+        }
+        let line = self.line;
+        for command in &line.simple_commands {
+            let named = named_paths(command, &self.folders);
+            let writing: &[(&str, Lane)] = if only_reads(command) { &[] } else { &WRITING };
+            for (tool, lane) in READING.iter().chain(writing) {
+                for path in &named {
+                    if let Some(rule) = self.named_rule(list, tool, lane, path) {
+                        return Some((rule, command));
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// No deny and no ask covers the line: allow rules, grants and the default decide.
@@ -234,21 +246,19 @@ impl Court<'_> {
     }
 
     fn spellings_of(&self, path: &str) -> Vec<String> {
-        let owned = |path: &str| spellings(path, self.judged.resolved).into_iter().map(Cow::into_owned).collect();
-        let mut all: Vec<String> = owned(path);
+        let of =
+            |path: &str| Vec::from_iter(spellings(self.policy, path, self.judged).into_iter().map(Cow::into_owned));
+        let mut all = of(path);
         if !path.starts_with(['/', '~']) {
-            for folder in &self.folders {
-                let inside: Vec<String> = owned(&format!("{folder}/{path}"));
-                all.extend(inside);
-            }
+            all.extend(self.folders.iter().flat_map(|folder| of(&format!("{folder}/{path}"))));
         }
         all
     }
 
-    /// The deny rule on a path that a word names.
+    /// The rule of a list on a path that a word names.
     fn named_rule(&mut self, list: &RuleList, tool: &str, lane: &Lane, named: &Named) -> Option<usize> {
         match named {
-            Named::Path(path) => spellings(path, self.judged.resolved)
+            Named::Path(path) => spellings(self.policy, path, self.judged)
                 .iter()
                 .filter_map(|spelling| list.path_by_pattern(tool, lane, spelling))
                 .min(),
@@ -256,7 +266,7 @@ impl Court<'_> {
                 let patterns = list.groups(tool, lane).flat_map(|group| group.patterns());
                 let hit = patterns.filter(|(pattern, _)| overlap(shape, pattern)).map(|(_, rule)| *rule).min();
                 if let Some(rule) = hit {
-                    self.hesitate(format!("a path in the command may be one that {} forbids", list.id(rule)));
+                    self.hesitate(format!("a path in the command may be one that {} is about", list.id(rule)));
                 }
                 None
             }

@@ -127,7 +127,9 @@ pub(super) fn folders(line: &CommandLine) -> Folders {
 fn folder_of(command: &SimpleCommand) -> Option<&str> {
     let mut words = command.words.iter().skip(1);
     loop {
-        match words.next()?.known()? {
+        // Without a folder `cd` goes home; `pushd` swaps folders that are known already.
+        let Some(word) = words.next() else { return (command.name() == Some("cd")).then_some("~") };
+        match word.known()? {
             "--" => return words.next()?.known(),
             "-" => return None,
             option if option.starts_with(['-', '+']) => {}
@@ -214,31 +216,60 @@ fn agree(a: Step, b: Step) -> bool {
 
 fn steps(glob: &str) -> Vec<Step> {
     let glob = glob.strip_suffix(":*").map_or_else(|| glob.to_owned(), |prefix| format!("{prefix}**"));
-    let glob = glob.trim_start_matches("./");
+    let mut rest = glob.trim_start_matches("./");
     let mut steps = Vec::new();
-    let mut chars = glob.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '*' if chars.next_if_eq(&'*').is_some() => {
+    while let Some(c) = rest.chars().next() {
+        let behind = &rest[c.len_utf8()..];
+        // Whatever is not clear to its end may become anything.
+        let (step, next) = match c {
+            '*' if behind.starts_with('*') => {
                 // `**/` also covers no folder at all.
-                chars.next_if_eq(&'/');
-                steps.push(Step::Anything);
+                let after = behind.trim_start_matches('*');
+                (Step::Anything, after.strip_prefix('/').unwrap_or(after))
             }
-            '*' => steps.push(Step::Star),
-            '?' => steps.push(Step::One),
-            '[' => {
-                chars.by_ref().find(|c| *c == ']');
-                steps.push(Step::One);
-            }
-            '{' => {
-                chars.by_ref().find(|c| *c == '}');
-                steps.push(Step::Anything);
-            }
-            '\\' => steps.extend(chars.next().map(Step::Exactly)),
-            c => steps.push(Step::Exactly(c)),
-        }
+            '*' => (Step::Star, behind),
+            '?' => (Step::One, behind),
+            '[' => class_end(behind).map_or((Step::Anything, ""), |end| (Step::One, &behind[end..])),
+            '{' => group_end(behind).map_or((Step::Anything, ""), |end| (Step::Anything, &behind[end..])),
+            '\\' => match behind.chars().next() {
+                Some(escaped) => (Step::Exactly(escaped), &behind[escaped.len_utf8()..]),
+                None => break,
+            },
+            c => (Step::Exactly(c), behind),
+        };
+        steps.push(step);
+        rest = next;
     }
     steps
+}
+
+/// Where a class ends that has just begun; none when that is not clear: it has no end, or what is inside has a meaning of
+/// its own in one of the two kinds of glob.
+fn class_end(rest: &str) -> Option<usize> {
+    let negation = usize::from(rest.starts_with(['!', '^']));
+    // A `]` right at the beginning is a member.
+    let (end, _) = rest[negation..].char_indices().skip(1).find(|(_, c)| *c == ']')?;
+    let members = &rest[..negation + end];
+    (!members.contains(['[', '\\', '/'])).then_some(negation + end + 1)
+}
+
+/// Where a list of alternatives ends that has just begun, with those inside of it; none when it has no end.
+fn group_end(rest: &str) -> Option<usize> {
+    let mut depth = 1_usize;
+    let mut escaped = false;
+    for (at, c) in rest.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at + 1);
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -269,10 +300,25 @@ mod tests {
             ("**/.ssh/id_*", "**/.ssh/**"),
             (".env", "**/.env"),
             ("*", "{a,b}"),
+            ("{a,{b,c}}/key", "b/key"),
+            ("{a,{b,\\}}}/key", "}/key"),
+            ("[]a]x", "ax"),
+            ("[!]a]x", "bx"),
+            ("[[:alpha:]]x", "ax"),
+            ("[ax", "[ax"),
+            ("{ax", "{ax"),
+            ("***/key", "a/key"),
         ] {
             assert!(overlap(left, right) && overlap(right, left), "{left} {right}");
         }
-        for (left, right) in [("*.txt", "**/.env"), ("*.txt", "secrets/**"), ("a?", "b*"), ("**/.env", ".env.x")] {
+        for (left, right) in [
+            ("*.txt", "**/.env"),
+            ("*.txt", "secrets/**"),
+            ("a?", "b*"),
+            ("**/.env", ".env.x"),
+            ("[]a]x", "ay"),
+            ("{a,{b,c}}x", "by"),
+        ] {
             assert!(!overlap(left, right) && !overlap(right, left), "{left} {right}");
         }
     }
@@ -281,6 +327,7 @@ mod tests {
     fn paths_are_seen_where_they_are_written() {
         let line = CommandLine::parse("cd -P a && cd -- b; x -f.env --file=@c ./d $HOME/.ssh -v @e");
         assert_eq!(folders(&line).known, ["a", "b", "a/b"]);
+        assert_eq!(folders(&CommandLine::parse("cd; cd -- ; cd -L; cd x; pushd")).known, ["~", "x", "~/x"]);
         let command = line.simple_commands.iter().find(|command| command.name() == Some("x")).unwrap();
         let named = named_paths(command, &[]);
         let path = |text: &str| Named::Path(text.to_owned());

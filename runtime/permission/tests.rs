@@ -7,7 +7,7 @@ use toolwarden_tools::tool::{Lane, Subject};
 
 use super::command::visible_paths;
 use super::grant::{GRANTS_MAX, GrantError, Grants};
-use super::{Judged, ResolvedPath, Verdict, all_of, judge, judge_with};
+use super::{Judged, Places, ResolvedPath, Verdict, all_of, judge, judge_with};
 use crate::policy::PermissionPolicy;
 use crate::policy::compiled::CompiledPolicy;
 
@@ -21,17 +21,23 @@ fn shell(policy: &CompiledPolicy, command: &str) -> Verdict {
 
 fn shell_at(policy: &CompiledPolicy, command: &str, resolved: &[ResolvedPath]) -> Verdict {
     let subject = Subject::Command(command.to_owned());
-    judge(policy, &Judged { tool: "bash", lane: &Lane::Execute, subject: &subject, resolved })
+    judge(
+        policy,
+        &Judged { tool: "bash", lane: &Lane::Execute, subject: &subject, resolved, places: Places::default() },
+    )
 }
 
 fn bash(subject: &Subject) -> Judged<'_> {
-    Judged { tool: "bash", lane: &Lane::Execute, subject, resolved: &[] }
+    Judged { tool: "bash", lane: &Lane::Execute, subject, resolved: &[], places: Places::default() }
 }
 
 fn path(policy: &CompiledPolicy, tool: &str, requested: &str, resolved: Option<&str>) -> Verdict {
     let subject = Subject::Paths { paths: vec![requested.to_owned()], write: tool != "read" };
     let resolved: Vec<_> = resolved.into_iter().map(|resolved| leads(requested, resolved)).collect();
-    judge(policy, &Judged { tool, lane: &Lane::Query, subject: &subject, resolved: &resolved })
+    judge(
+        policy,
+        &Judged { tool, lane: &Lane::Query, subject: &subject, resolved: &resolved, places: Places::default() },
+    )
 }
 
 fn leads(requested: &str, resolved: &str) -> ResolvedPath {
@@ -314,6 +320,77 @@ fn options_folders_and_variables_are_no_way_round_a_rule() {
     }
 }
 
+// Found in a review: one place can be spelled from the workspace, from the home folder and from the root of all.
+#[test]
+fn a_place_is_denied_however_it_is_spelled() {
+    let places = Places { root: Some("/home/me/project"), home: Some("/home/me") };
+    let line = |policy: &CompiledPolicy, text: &str| {
+        let subject = Subject::Command(text.to_owned());
+        word(&judge(policy, &Judged { tool: "bash", lane: &Lane::Execute, subject: &subject, resolved: &[], places }))
+    };
+    let file = |policy: &CompiledPolicy, path: &str| {
+        let subject = Subject::Paths { paths: vec![path.to_owned()], write: false };
+        word(&judge(policy, &Judged { tool: "read", lane: &Lane::Query, subject: &subject, resolved: &[], places }))
+    };
+    let rest = "allow = ['read', 'bash']";
+    for rule in ["~/.ssh/**", "/home/me/.ssh/**"] {
+        let policy = compiled(&format!("deny = ['read({rule})']\n{rest}"));
+        for spelling in
+            ["~/.ssh/key", "/home/me/.ssh/key", "../.ssh/key", "~me/.ssh/key", "/home/me/project/../.ssh/key"]
+        {
+            for command in ["cat {}", "x < {}", "grep -f{} a"] {
+                let command = command.replace("{}", spelling);
+                assert_eq!(line(&policy, &command), "deny", "{rule} {command}");
+            }
+        }
+        for command in ["cd ~/.ssh && cat key", "cd && cat .ssh/key", "cd ..; cat .ssh/key"] {
+            assert_eq!(line(&policy, command), "deny", "{rule} {command}");
+        }
+        assert_eq!(line(&policy, "cat $HOME/.ssh/key"), "ask", "{rule}");
+        for other in ["cat .ssh/key", "cat ~you/.ssh/key", "cat /home/meow/.ssh/key", "cat ~/ssh/key"] {
+            assert_eq!(line(&policy, other), "allow", "{rule} {other}");
+        }
+    }
+    for rule in ["secret/**", "~/project/secret/**", "/home/me/project/secret/**"] {
+        let policy = compiled(&format!("deny = ['read({rule})']\n{rest}"));
+        for spelling in ["secret/key", "/home/me/project/secret/key", "./a/../secret/key"] {
+            assert_eq!(
+                (file(&policy, spelling), line(&policy, &format!("cat {spelling}"))),
+                ("deny", "deny"),
+                "{rule} {spelling}"
+            );
+        }
+        assert_eq!((file(&policy, "secrets"), line(&policy, "cat ~/secret/key")), ("allow", "allow"), "{rule}");
+    }
+    // Where nobody knows them, a spelling is what it is.
+    let policy = compiled("deny = ['read(~/.ssh/**)']\nallow = ['bash']");
+    expect(&policy, "deny", &["cat ~/.ssh/key"]);
+    expect(&policy, "allow", &["cat /home/me/.ssh/key", "cat ../.ssh/key"]);
+}
+
+#[test]
+fn an_ask_about_files_is_put_for_commands_too() {
+    let policy = compiled("ask = ['read(secret/**)', 'write(out/**)']\nallow = ['bash', 'read']");
+    expect(
+        &policy,
+        "ask",
+        &["cat secret/key", "cat < secret/key", "make secret/key", "rm out/a", "tee out/a", "x > out/a"],
+    );
+    expect(&policy, "ask", &["cat sec*/key", "cat $HOME/secret/key", "cd secret && cat key"]);
+    expect(&policy, "allow", &["cat out/a", "cat key", "make all"]);
+    match shell(&policy, "cat a secret/key") {
+        Verdict::Ask { rule, .. } => assert_eq!(rule.as_deref(), Some("ask[0] read(secret/**)")),
+        other => panic!("{other:?}"),
+    }
+    // A rule on every call of a tool is about the tool.
+    expect(&compiled("ask = ['read']\nallow = ['bash']"), "allow", &["cat key"]);
+    expect(
+        &compiled("ask = ['read(secret/**)']\ndeny = ['read(secret/key)']\nallow = ['bash']"),
+        "deny",
+        &["cat secret/key"],
+    );
+}
+
 #[test]
 fn an_allow_must_hold_for_where_the_path_leads() {
     let policy = compiled("allow = ['write(out/**)', 'read(docs:*)']");
@@ -325,7 +402,8 @@ fn an_allow_must_hold_for_where_the_path_leads() {
     assert_eq!(word(&path(&policy, "read", "docs/a/b", None)), "allow");
     assert_eq!(word(&path(&policy, "read", "docs-secret/a", None)), "ask");
     let many = Subject::Paths { paths: vec!["out/a".into(), "b".into()], write: true };
-    let judged = Judged { tool: "write", lane: &Lane::Execute, subject: &many, resolved: &[] };
+    let judged =
+        Judged { tool: "write", lane: &Lane::Execute, subject: &many, resolved: &[], places: Places::default() };
     assert_eq!(word(&judge(&policy, &judged)), "ask");
     assert_eq!(word(&judge(&compiled("allow = ['write(out/*)', 'write(b)']"), &judged)), "allow");
     assert_eq!(word(&judge(&compiled("allow = ['write']\nask = ['write(b)']"), &judged)), "ask");
@@ -335,7 +413,10 @@ fn an_allow_must_hold_for_where_the_path_leads() {
 fn other_tools_are_judged_by_their_text() {
     let text = |policy: &CompiledPolicy, tool: &str, text: &str| {
         let subject = Subject::Text(text.to_owned());
-        judge(policy, &Judged { tool, lane: &Lane::Search, subject: &subject, resolved: &[] })
+        judge(
+            policy,
+            &Judged { tool, lane: &Lane::Search, subject: &subject, resolved: &[], places: Places::default() },
+        )
     };
     let policy =
         compiled("allow = ['grep', 'web_search', 'lane:browser']\ndeny = ['web_fetch(*evil.com*)', 'mcp__db__drop*']");
@@ -356,7 +437,8 @@ fn the_strictest_of_several_policies_wins() {
     let subject = |command: &str| Subject::Command(command.to_owned());
     for (command, expected) in [("git status", "allow"), ("rm x", "ask"), ("git push", "deny")] {
         let subject = subject(command);
-        let judged = Judged { tool: "bash", lane: &Lane::Execute, subject: &subject, resolved: &[] };
+        let judged =
+            Judged { tool: "bash", lane: &Lane::Execute, subject: &subject, resolved: &[], places: Places::default() };
         assert_eq!(word(&both.judge(&judged)), expected, "{command}");
         assert_eq!(word(&all_of([&child, &parent]).judge(&judged)), expected, "{command}");
         assert_eq!(word(&all_of([]).judge(&judged)), "ask");
@@ -395,7 +477,13 @@ fn grants_are_narrow_and_beaten_by_deny_and_ask() {
     }
     let subject = Subject::Paths { paths: vec!["link".into()], write: true };
     let resolved = [leads("link", "a")];
-    let write = |resolved| Judged { tool: "write", lane: &Lane::Execute, subject: &subject, resolved };
+    let write = |resolved| Judged {
+        tool: "write",
+        lane: &Lane::Execute,
+        subject: &subject,
+        resolved,
+        places: Places::default(),
+    };
     grants.remember(&write(&resolved)).unwrap();
     assert_eq!(word(&judge_with(&policy, &grants, &write(&resolved))), "allow");
     assert_eq!(word(&judge_with(&policy, &grants, &write(&[leads("link", "b")]))), "ask");

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use toolwarden_tools::tool::Lane;
 
-use crate::policy::pattern::{Fit, ShellPattern, is_outside};
+use crate::policy::pattern::{Fit, Pattern, ShellPattern, is_outside};
 use crate::policy::{Decision, PermissionPolicy, Rule, RuleKind, Scope};
 
 /// A policy, compiled; immutable and cheap to share.
@@ -42,6 +42,7 @@ pub(crate) struct RuleList {
     named: BTreeMap<String, Group>,
     wide: Vec<(Scope, Group)>,
     scoped: bool,
+    outside: bool,
 }
 
 /// The rules of one list about the same tools.
@@ -97,6 +98,11 @@ impl CompiledPolicy {
         self.enabled && self.deny.groups(tool, lane).next().is_some()
     }
 
+    /// Whether a deny or an ask speaks of absolute paths, or of ones in a home folder.
+    pub(crate) fn speaks_of_outside(&self) -> bool {
+        self.deny.outside || self.ask.outside
+    }
+
     pub(crate) fn deny(&self) -> &RuleList {
         &self.deny
     }
@@ -134,6 +140,7 @@ impl RuleList {
             named: named.collect::<Result<_, CompileError>>()?,
             wide,
             scoped: rules.iter().any(|rule| rule.pattern().is_some()),
+            outside: rules.iter().any(|rule| rule.pattern().is_some_and(Pattern::leads_outside)),
         })
     }
 

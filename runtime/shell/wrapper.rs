@@ -155,6 +155,9 @@ const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "zsh", "ksh"];
 const DECLARERS: [&str; 10] =
     ["export", "declare", "typeset", "local", "readonly", "read", "printf", "getopts", "unset", "let"];
 
+/// Those of them whose `-n` makes a variable that stands for another one.
+const REFERRERS: [&str; 3] = ["declare", "typeset", "local"];
+
 /// Variables that decide which programs run or what code they load; the list cannot be complete.
 const DECISIVE: [&str; 43] = [
     "PATH",
@@ -230,12 +233,7 @@ pub(super) fn look_into(command: &SimpleCommand) -> Look {
         look.doubts.push(Doubt::Interpreter { name: name.to_owned() });
     }
     if DECLARERS.contains(&name) {
-        for word in command.words.iter().skip(1) {
-            let variable = assigned_name(word.written()).unwrap_or(word.written());
-            if decides_what_runs(variable) {
-                look.doubts.push(Doubt::Environment { name: variable.to_owned() });
-            }
-        }
+        declare(command, name, &mut look);
     }
     let looks_up = name == "command" && command.words.get(1).is_some_and(|word| matches!(word.written(), "-v" | "-V"));
     if looks_up {
@@ -259,6 +257,22 @@ pub(super) fn look_into(command: &SimpleCommand) -> Look {
         }
     }
     look
+}
+
+/// Variables that a command sets and that decide what runs; a reference to another variable could set any.
+fn declare(command: &SimpleCommand, name: &str, look: &mut Look) {
+    let mut refers = false;
+    for word in command.words.iter().skip(1) {
+        let written = word.written();
+        // `-vPATH` is `-v PATH`, and `-n` may stand among other letters.
+        let letters = written.strip_prefix('-').filter(|letters| !letters.starts_with('-'));
+        refers |= REFERRERS.contains(&name) && letters.is_some_and(|letters| letters.contains('n'));
+        let glued = letters.and_then(|letters| letters.get(1..)).filter(|rest| !rest.is_empty());
+        let variable = glued.or_else(|| assigned_name(written)).unwrap_or(written);
+        if decides_what_runs(variable) || (refers && letters.is_none()) {
+            look.doubts.push(Doubt::Environment { name: variable.to_owned() });
+        }
+    }
 }
 
 fn unwrap(command: &SimpleCommand, name: &str, wrapper: &Wrapper, look: &mut Look) {
@@ -550,6 +564,27 @@ mod tests {
         assert!(inner(&["env", "--split-string=nc"])[0].starts_with('?'));
         assert!(inner(&["bash"])[0].starts_with('?'));
         assert!(inner(&["env", "PATH=/tmp", "git"]).iter().any(|found| found.starts_with("? ")));
+    }
+
+    #[test]
+    fn what_is_declared_may_decide_what_runs() {
+        for words in [
+            &["declare", "PATH=/tmp"][..],
+            &["declare", "-n", "ref=PATH"],
+            &["local", "-rn", "ref=x"],
+            &["typeset", "-n", "ref"],
+            &["printf", "-vPATH", "/tmp"],
+            &["printf", "-v", "PATH", "/tmp"],
+            &["read", "-r", "PATH"],
+            &["read", "-aLD_PRELOAD"],
+        ] {
+            assert!(inner(words).iter().any(|found| found.starts_with("? setting")), "{words:?} {:?}", inner(words));
+        }
+        for words in
+            [&["declare", "-i", "n=1"][..], &["export", "-n", "A"], &["read", "-n", "1", "A"], &["declare", "-n"]]
+        {
+            assert_eq!(inner(words), Vec::<String>::new(), "{words:?}");
+        }
     }
 
     #[test]

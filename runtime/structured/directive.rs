@@ -90,7 +90,7 @@ impl Directive {
         ModelRequest {
             system: self.instructions(request),
             messages: vec![Message::User { text: prompt }],
-            tools,
+            tools: tools.into(),
             tool_calls_allowed: true,
             agent: AGENT.to_owned(),
             fan_out: 1,

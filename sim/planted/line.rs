@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
+use toolwarden::models::object_support::ObjectSupport;
 use toolwarden::models::{Message, Model, ModelError, ModelRequest, ModelTurn, TokenUsage, TurnSink};
 use toolwarden_tools::effects::http::{Http, HttpError, HttpRequest, HttpResponse};
 
@@ -51,7 +52,7 @@ pub(super) const LINE: [Planted; 5] = [
         "cut-believed",
         "a stream that was cut is taken for a whole turn",
         |wire, http| Arc::new(Lax { wire, http }),
-        200,
+        20,
     ),
 ];
 
@@ -72,7 +73,7 @@ const fn line(
     tap: fn(Wire, Arc<dyn Http>) -> Arc<dyn Http>,
     seeds_max: u64,
 ) -> Planted {
-    Planted { name, about, scenario: "world-models", watcher: "turns", seeds_max, wrap: Wrap::Line(tap) }
+    Planted { name, about, scenario: "world-long-answers", watcher: "turns", seeds_max, wrap: Wrap::Line(tap) }
 }
 
 /// How the way to a model is broken.
@@ -103,6 +104,10 @@ impl Model for Bent {
 
     fn context_tokens(&self) -> Option<u64> {
         self.model.context_tokens()
+    }
+
+    fn object_support(&self) -> ObjectSupport {
+        self.model.object_support()
     }
 
     fn cost_microusd(&self, usage: TokenUsage) -> u64 {

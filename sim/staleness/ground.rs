@@ -438,7 +438,15 @@ impl Files for Ground {
     }
 
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
-        Ok(Box::new(self.opened(path)?.0))
+        // Outside of peace only the index opens files this way: for their words, and for the rules in them.
+        self.meddle();
+        let mut file = self.opened(path)?.0;
+        file.fails = self.rare();
+        if file.fails {
+            self.fate.met("words or rules that the index cannot read");
+        }
+        self.meddle();
+        Ok(Box::new(file))
     }
 
     fn folder_on_disk(&self) -> Option<&Path> {

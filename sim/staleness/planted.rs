@@ -1,4 +1,4 @@
-//! Planted faults of an index: changes that nobody hears of, and files that are taken for what they were.
+//! Planted faults of an index: changes that nobody hears of, and files and words that are taken for what they were.
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read as _};
@@ -31,13 +31,14 @@ pub struct Planted {
 }
 
 /// All of them.
-pub const ALL: [Planted; 6] = [
+pub const ALL: [Planted; 7] = [
     planted("change-unheard", "now and then a change is not heard of, and nothing is read anew", Slip::Drops),
     planted("overrun-ignored", "changes that were lost are taken for none", Slip::IgnoresOverruns),
     planted("heard-late", "a change is heard of one question too late", Slip::HearsLate),
     planted("names-unheard", "only new contents are heard of, and no new names", Slip::NamesOnly),
     planted("watched-late", "a folder is watched after it was listed", Slip::WatchesLate),
     planted("candidate-unverified", "a file is searched as it was when it was indexed", Slip::Stale),
+    planted("words-stale", "the words of a file are those that it had when they were first kept", Slip::StaleWords),
 ];
 
 /// The one of this name.
@@ -58,13 +59,15 @@ enum Slip {
     NamesOnly,
     WatchesLate,
     Stale,
+    StaleWords,
 }
 
 impl Planted {
-    /// Puts it before what tells of changes.
-    pub(super) fn before(self, told: Arc<dyn ToldFiles>) -> Arc<dyn ToldFiles> {
+    /// Puts it before what tells of changes of these files.
+    pub(super) fn before(self, told: Arc<dyn ToldFiles>, files: Arc<Ground>) -> Arc<dyn ToldFiles> {
         Arc::new(Deaf {
             told,
+            stale: Stale { files, as_they_were: Mutex::default() },
             slip: self.slip,
             heard: AtomicU64::new(0),
             kept: Mutex::default(),
@@ -84,6 +87,7 @@ impl Planted {
 /// Hears of changes, and not of all.
 struct Deaf {
     told: Arc<dyn ToldFiles>,
+    stale: Stale,
     slip: Slip,
     heard: AtomicU64,
     kept: Mutex<Vec<Change>>,
@@ -93,7 +97,11 @@ struct Deaf {
 
 impl ToldFiles for Deaf {
     fn files(&self) -> &dyn Files {
-        self.told.files()
+        match self.slip {
+            // The index opens files this way to take their words, and never to take their grams.
+            Slip::StaleWords => &self.stale,
+            _ => self.told.files(),
+        }
     }
 
     fn open_with_change(&self, path: &WorkspacePath) -> Result<(Box<dyn OpenFile>, i128), FileError> {
@@ -148,7 +156,7 @@ impl ToldFiles for Deaf {
     }
 }
 
-/// Gives each file as it was when it was first opened.
+/// Gives each file as it was when it was first opened, but for rules.
 struct Stale {
     files: Arc<Ground>,
     as_they_were: Mutex<BTreeMap<WorkspacePath, Arc<[u8]>>>,
@@ -165,6 +173,9 @@ impl Files for Stale {
 
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
         let file = self.files.open(path)?;
+        if path.name().is_some_and(speaks_of_rules) {
+            return Ok(file);
+        }
         let stat = *file.stat();
         let mut bytes = Vec::new();
         let read = file.take(KEPT_BYTES_MAX).read_to_end(&mut bytes);
@@ -185,6 +196,10 @@ impl Files for Stale {
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
         self.files.replace(path, replacement)
     }
+}
+
+fn speaks_of_rules(name: &std::ffi::OsStr) -> bool {
+    name == ".gitignore"
 }
 
 /// A file as it was.

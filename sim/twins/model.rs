@@ -6,7 +6,9 @@
 //!
 //! Faults: it is slow, fails (retryable or not), breaks off, does not answer for an hour; its turn is malformed
 //! (arguments that are no JSON), hostile (tools that do not exist, paths that climb out, ids given twice, far too many
-//! calls, control sequences and planted secrets in its words, calls although none are allowed) or cut, with calls.
+//! calls, control sequences and planted secrets in its words, calls although none are allowed) or cut, with calls. Where it
+//! is asked for an object, what its script says is that object, in the form in which it is asked for; and it may not fit,
+//! be prose, be cut, or be declined.
 
 mod line;
 mod stream;
@@ -19,16 +21,20 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use toolwarden::models::claude_messages::ClaudeMessages;
+use toolwarden::models::object_support::ObjectSupport;
 use toolwarden::models::openai_chat::OpenAiChat;
 use toolwarden::models::openai_responses::OpenAiResponses;
 use toolwarden::models::price::TokenPrice;
 use toolwarden::models::remote::{ModelTimeouts, RemoteModel, RemoteSettings};
 use toolwarden::models::scripted::ScriptedModel;
 use toolwarden::models::transcript::check_pairing;
+use toolwarden::models::turn_options::ToolChoice;
 use toolwarden::models::wire::{Protocol, WireSettings};
 use toolwarden::models::{
-    CallArguments, Model, ModelCall, ModelError, ModelRequest, ModelTurn, NoSink, StopReason, TokenUsage, TurnSink,
+    CallArguments, Message, Model, ModelCall, ModelError, ModelRequest, ModelTurn, NoSink, StopReason, TokenUsage,
+    TurnSink,
 };
+use toolwarden::structured::directive::AGENT;
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::effects::http::Http;
 
@@ -45,6 +51,8 @@ const SLOW: Duration = Duration::from_secs(30);
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 /// How deep the arguments of a call are nested that are far too deep.
 const DEEP_LEVELS: usize = 2_000;
+/// An object that fits no schema of a play: all of them want members that it lacks.
+const UNFIT: &str = r#"{"unfit": [1, 2, 3], "and": "more"}"#;
 /// Calls of a turn that has far too many.
 const FLOOD_CALLS: usize = 70;
 
@@ -53,10 +61,12 @@ pub struct PretendedModel {
     fate: Fate,
     script: Arc<ScriptedModel>,
     faulty: bool,
+    only_cuts: bool,
     hostile: bool,
     /// A word that nobody must see.
     secret: String,
     wire: Option<Wire>,
+    paced: bool,
     window_tokens: Option<u64>,
     clock: Arc<dyn Clock>,
     /// What stands between a reader of a protocol and its line.
@@ -73,9 +83,11 @@ impl PretendedModel {
             fate,
             script,
             faulty: play.faults.model,
+            only_cuts: play.only_cuts,
             hostile: play.hostile,
             secret: play.secret.clone(),
             wire: play.wire,
+            paced: play.paced,
             window_tokens: play.window_tokens,
             clock,
             tap,
@@ -96,6 +108,8 @@ impl PretendedModel {
         let line = Line {
             fate: self.fate.clone(),
             faulty: self.faulty,
+            only_cuts: self.only_cuts,
+            paced: self.paced,
             wire,
             sent: sent.clone(),
             is_bent: Arc::clone(&is_bent),
@@ -104,11 +118,6 @@ impl PretendedModel {
         let line: Arc<dyn Http> = match self.tap {
             Some(tap) => tap(wire, Arc::new(line)),
             None => Arc::new(line),
-        };
-        let protocol: Box<dyn Protocol> = match wire {
-            Wire::Chat => Box::new(OpenAiChat),
-            Wire::Responses => Box::new(OpenAiResponses),
-            Wire::Claude => Box::new(ClaudeMessages),
         };
         let settings = RemoteSettings {
             name: self.script.name().to_owned(),
@@ -121,7 +130,7 @@ impl PretendedModel {
             object_support: None,
             concurrency_max: None,
         };
-        let remote = RemoteModel::new(settings, protocol, line, Arc::clone(&self.clock))
+        let remote = RemoteModel::new(settings, protocol(wire), line, Arc::clone(&self.clock))
             .map_err(|error| ModelError::Invalid { message: error.to_string() })?;
         let read = remote.turn(request, sink).await;
         let words = unpaired.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -161,6 +170,53 @@ impl PretendedModel {
                 self.fate.met("a model that does not answer");
                 sleep(FOR_EVER).await;
                 Some(ModelError::Unreachable { message: "pretended".to_owned() })
+            }
+        }
+    }
+
+    /// Tells that it is asked, and what for.
+    fn see_asked(&self, request: &ModelRequest) {
+        let unpaired = check_pairing(&request.messages).err().map(|error| error.to_string());
+        let (agent, messages) = (request.agent.as_str(), request.messages.len());
+        self.fate.see(&Sight::Asked { agent, messages, unpaired: unpaired.as_deref() });
+        if agent == AGENT
+            && let Some(Message::User { text }) = request.messages.first()
+        {
+            let session = request.options.cache_key.as_deref().unwrap_or_default();
+            self.fate.see(&Sight::AskedForObject { session, prompt: text, messages });
+        }
+    }
+
+    /// Gives an object in the form in which it is asked for.
+    fn give_object(&self, request: &ModelRequest, turn: &mut ModelTurn) {
+        match if self.faulty { self.fate.rare(4) } else { None } {
+            Some(0) => {
+                self.fate.met("an object that does not fit");
+                turn.text = UNFIT.to_owned();
+            }
+            Some(1) => {
+                self.fate.met("an object in prose");
+                turn.text = "I would rather talk about it.".to_owned();
+                return;
+            }
+            Some(2) => {
+                self.fate.met("an object that is cut");
+                turn.text.truncate(turn.text.floor_char_boundary(turn.text.len() / 2));
+                turn.stop = StopReason::MaxTokens;
+            }
+            Some(_) => {
+                self.fate.met("an object that is declined");
+                turn.stop = StopReason::ContentFilter;
+                turn.text = "no".to_owned();
+                return;
+            }
+            None => {}
+        }
+        if let ToolChoice::Named(tool) = &request.options.tool_choice {
+            let arguments = CallArguments::parse(&std::mem::take(&mut turn.text));
+            turn.calls = vec![ModelCall { id: "object".to_owned(), tool: tool.as_str().into(), arguments }];
+            if turn.stop == StopReason::EndTurn {
+                turn.stop = StopReason::ToolUse;
             }
         }
     }
@@ -210,6 +266,15 @@ impl PretendedModel {
     }
 }
 
+/// Who reads and writes a protocol.
+fn protocol(wire: Wire) -> Box<dyn Protocol> {
+    match wire {
+        Wire::Chat => Box::new(OpenAiChat),
+        Wire::Responses => Box::new(OpenAiResponses),
+        Wire::Claude => Box::new(ClaudeMessages),
+    }
+}
+
 impl Model for PretendedModel {
     fn name(&self) -> &str {
         self.script.name()
@@ -219,18 +284,20 @@ impl Model for PretendedModel {
         self.window_tokens
     }
 
+    fn object_support(&self) -> ObjectSupport {
+        self.wire.map_or_else(ObjectSupport::default, |wire| protocol(wire).object_support())
+    }
+
     fn turn<'a>(
         &'a self,
         request: &'a ModelRequest,
         sink: &'a dyn TurnSink,
     ) -> BoxFuture<'a, Result<ModelTurn, ModelError>> {
         Box::pin(async move {
-            if request.messages.len() == 1 && request.tools.is_empty() {
+            if request.agent != AGENT && request.messages.len() == 1 && request.tools.is_empty() {
                 self.fate.met("a summary that is asked for");
             }
-            let unpaired = check_pairing(&request.messages).err().map(|error| error.to_string());
-            let (agent, messages) = (request.agent.as_str(), request.messages.len());
-            self.fate.see(&Sight::Asked { agent, messages, unpaired: unpaired.as_deref() });
+            self.see_asked(request);
             let span_ms = TURN_MS[self.fate.usual(TURN_MS.len())];
             if span_ms > 0 {
                 sleep(Duration::from_millis(span_ms)).await;
@@ -244,7 +311,10 @@ impl Model for PretendedModel {
                 return Ok(turn);
             };
             let mut turn = self.script.turn(request, &NoSink).await?;
-            self.bend(request, &mut turn);
+            match request.agent == AGENT {
+                true => self.give_object(request, &mut turn),
+                false => self.bend(request, &mut turn),
+            }
             self.over_the_line(wire, turn, request, sink).await
         })
     }

@@ -1,9 +1,12 @@
 //! Models that propose nonsense: every run ends, and says by which bound.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use futures_util::FutureExt as _;
 use serde_json::{Value, json};
-use toolwarden::models::{CallArguments, ModelCall, ModelError, ModelTurn, StopReason, TokenUsage};
+use toolwarden::models::{
+    CallArguments, Message, Model as _, ModelCall, ModelError, ModelRequest, ModelTurn, NoSink, StopReason, TokenUsage,
+};
 use toolwarden::run::RunLimits;
 use toolwarden::run_status::RunStatus;
 
@@ -94,6 +97,36 @@ async fn malformed_arguments_for_ever_end_the_run() {
         assert_eq!(outcome.turns, 3);
     }
     assert_eq!(world.record.calls_of("ls"), Vec::<String>::new());
+    world.end().await;
+}
+
+/// Case C148: a number that no value holds is told to the model and not rounded; whole numbers of 64 bits come through.
+#[tokio::test]
+async fn a_number_with_too_many_digits_is_told_and_never_rounded() {
+    let world = World::new().await;
+    const LONG: &str = "123456789012345678901234567890";
+    let call = |text: &str| json!({"calls": [{"id": "c", "tool": "echo", "arguments_text": text}]});
+    let turns = [call(&format!("{{\"n\": {LONG}}}")), call("{\"n\": 18446744073709551615}"), json!({"text": "done"})];
+    let (told, inner) = (Arc::new(Mutex::new(Vec::new())), script(&turns));
+    let kept = Arc::clone(&told);
+    let model = Arc::new(Answering(move |request: &ModelRequest| {
+        kept.lock().unwrap().push(request.messages.clone());
+        inner.turn(request, &NoSink).now_or_never().unwrap()
+    }));
+    let session =
+        world.session().policy(allowing(&["echo"])).tool(echo("echo").shared()).model(model).open().await.unwrap();
+    assert_eq!(session.run("go").await.unwrap().text, "done");
+    let ran = world.record.of_type("tool_execution_start");
+    assert_eq!((ran.len(), &ran[0]["args"]), (1, &json!({"n": u64::MAX})));
+    assert_eq!(world.record.end_of("echo")["output"], json!({"n": u64::MAX}).to_string());
+    let last = told.lock().unwrap().pop().unwrap();
+    let Message::ToolResults { results } = &last[2] else { panic!("{last:?}") };
+    assert!(!results[0].success && results[0].output.contains(LONG), "{}", results[0].output);
+    assert!(results[0].output.contains("as a string"), "{}", results[0].output);
+    // What it wrote stays in the conversation, to the digit.
+    let Message::Assistant { calls, .. } = &last[1] else { panic!("{last:?}") };
+    assert!(matches!(&calls[0].arguments, CallArguments::Malformed { text, .. } if text.contains(LONG)));
+    assert_eq!(calls[0].arguments.for_request(), json!({"n": LONG}));
     world.end().await;
 }
 

@@ -134,6 +134,51 @@ async fn a_link_that_stays_inside_works() {
     world.end().await;
 }
 
+/// Bad input: a folder where a file is expected, and a file where a folder is.
+#[tokio::test]
+async fn a_folder_is_no_file_and_a_file_is_no_folder() {
+    let world = World::new().await;
+    std::fs::create_dir_all(world.path().join("box/inner")).unwrap();
+    for name in ["file", "safe", "box/inner/f"] {
+        std::fs::write(world.path().join(name), "what\n").unwrap();
+    }
+    let session = world.open().await;
+    let more = |path: &str| {
+        let delete = format!("--- a/{path}\n+++ /dev/null\n@@ -1 +0,0 @@\n-what\n");
+        let from = format!("diff --git a/x b/y\nrename from {path}\nrename to moved\n");
+        [("patch", json!({ "diff": delete })), ("patch", json!({ "diff": from }))]
+    };
+    let refused = async |tool: &str, arguments: Value| {
+        let result = session.tool(tool, arguments.clone()).await.unwrap();
+        let kind = serde_json::to_value(&result.error_kind).unwrap();
+        let kind = kind["type"].as_str().unwrap_or("none").to_owned();
+        assert!(
+            ["invalid_argument", "unsupported", "version_conflict", "partial_failure"].contains(&kind.as_str()),
+            "{tool} {arguments}: {kind}"
+        );
+        let is_told = ["folder", "exists already"].iter().any(|words| result.output.contains(words));
+        assert!(is_told, "{tool} {arguments}: {}", result.output);
+    };
+    for (tool, arguments) in calls("box").into_iter().chain(more("box")) {
+        // These are meant for folders.
+        if !["ls", "search", "bash"].contains(&tool) {
+            refused(tool, arguments).await;
+        }
+    }
+    for (tool, arguments) in calls("file/x").into_iter().chain(more("file/x")) {
+        let result = session.tool(tool, arguments.clone()).await.unwrap();
+        assert!(!result.is_success() && result.error_kind.is_some(), "{tool} {arguments}: {}", result.output);
+    }
+    refused("ls", json!({"path": "file"})).await;
+    refused("bash", json!({"command": "true", "cwd": "file"})).await;
+    for name in ["file", "safe", "box/inner/f"] {
+        assert_eq!(std::fs::read_to_string(world.path().join(name)).unwrap(), "what\n", "{name}");
+    }
+    assert_eq!(std::fs::read_dir(world.path()).unwrap().count(), 3, "something was made");
+    world.at_rest(&[&session]).await;
+    world.end().await;
+}
+
 /// Case C064: a folder becomes a link and a folder again while calls are on their way through it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_that_is_swapped_for_a_link_lets_nothing_out() {

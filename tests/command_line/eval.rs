@@ -91,4 +91,7 @@ fn an_object_is_printed_as_it_was_written() {
         "{}",
         ran.out
     );
+    // Arguments are values: a number that would lose digits is refused, and says what to do.
+    let ran = workspace.run(&["call", "ls", "{\"limit\": 123456789012345678901234567890}"]).ends_with(2);
+    assert!(ran.err.contains("123456789012345678901234567890") && ran.err.contains("as a string"), "{}", ran.err);
 }

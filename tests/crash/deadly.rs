@@ -132,6 +132,10 @@ impl Store for Telling {
         answers
     }
 
+    fn catch_up(&self) {
+        self.inside.catch_up();
+    }
+
     fn save_snapshot(&self, session: &SessionId, bytes: &[u8]) -> Result<(), StoreError> {
         self.inside.save_snapshot(session, bytes)
     }

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 use toolwarden::prelude::CancelTarget;
 use toolwarden_tools::cancellation::CancelReason;
+use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, local};
 
 use crate::server::{End, Reply, Server, bytes, download, parts};
 use crate::support::until;
@@ -99,4 +100,54 @@ async fn a_killed_process_leaves_nothing() {
     child.kill().unwrap();
     child.wait().unwrap();
     until("an empty folder", async || (state() == 0).then_some(())).await;
+}
+
+// Case C106: a disk without room is told as such, and leaves neither a file nor a part of one. The disk is one of this test
+// alone, which needs root, as the tests of the levels of containment do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_is_told_and_leaves_nothing() {
+    let body = bytes(3 * 1024 * 1024);
+    let source = body.clone();
+    let server = Server::start(move |asked| match asked.target.as_str() {
+        "/parts" => parts(asked, &source, "\"a\""),
+        "/small" => Reply::new("200 OK", &[], b"fits"),
+        _ => Reply::raw("200 OK", &[], &source),
+    })
+    .await;
+    let world = server.world().await;
+    let session = world.runtime.session_over(on_small_disk(1 << 20)).open().await.unwrap();
+    let get =
+        |target: &str| download(&session, json!({"url": server.url(target), "file_path": "f", "overwrite": true}));
+    assert!(get("/small").await.is_success());
+    for target in ["/parts", "/whole"] {
+        let result = get(target).await;
+        let kind = serde_json::to_value(&result.error_kind).unwrap();
+        assert_eq!(kind["type"], json!("transport"), "{target}: {}", result.output);
+        assert!(result.output.contains("No space left"), "{target}: {}", result.output);
+        let left = session.tool("search", json!({"mode": "glob", "query": "*"})).await.unwrap();
+        assert_eq!(left.output.lines().next(), Some("f"), "{target}: {}", left.output);
+        assert_eq!(left.metadata["search"]["matching_files"], json!(1), "{target}: {}", left.output);
+        let kept = session.tool("read", json!({"file_path": "f"})).await.unwrap();
+        assert!(kept.output.contains("fits"), "{target}: {}", kept.output);
+    }
+    assert!(get("/small").await.is_success(), "the room of what failed has come back");
+    world.at_rest(&[&session]).await;
+    world.end().await;
+}
+
+/// A workspace on a file system of this size in bytes, which is there for whoever holds the workspace and for nobody else.
+fn on_small_disk(bytes: usize) -> Workspace {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    let place = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        let there = scope.spawn(|| {
+            // This thread alone sees the mount; what it opens stays open after it.
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+            let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+            mount("none", place.path(), "tmpfs", MountFlags::empty(), options.as_c_str()).unwrap();
+            local::open(place.path(), WorkspaceCapabilities::local_default(), None).unwrap()
+        });
+        there.join().unwrap()
+    })
 }

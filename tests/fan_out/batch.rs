@@ -47,6 +47,29 @@ async fn nothing_waits_for_ever_where_every_lane_lets_one_through() {
     world.end().await;
 }
 
+/// Case C041: calls of one batch that change one file take turns in the order of the calls, whatever they call it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_one_file_take_turns_in_the_order_of_the_calls() {
+    let world = World::new().await;
+    std::fs::write(world.path().join("f"), "a\nb\nc\n").unwrap();
+    std::os::unix::fs::symlink("f", world.path().join("link")).unwrap();
+    let session = world.open().await;
+    let edit = |path: &str, old: &str, new: &str| json!({"tool": "edit", "args": {"file_path": path, "old_string": old, "new_string": new}});
+    let append = json!({"tool": "write", "args": {"file_path": "./f", "content": "e\n", "mode": "append", "expected_offset": 8}});
+    let calls = [
+        edit("f", "a", "A"),
+        edit("./f", "b", "B"),
+        edit("link", "c\n", "C\nd\n"),
+        append,
+        json!({"tool": "patch", "args": {"file_path": "f", "diff": "@@ -4,2 +4,2 @@\n d\n-e\n+E\n"}}),
+    ];
+    let batch = session.tool("batch", json!({"invocations": calls, "max_concurrency": 16})).await.unwrap();
+    assert_eq!(batch.metadata["success_count"], 5, "{}", batch.output);
+    assert_eq!(std::fs::read_to_string(world.path().join("f")).unwrap(), "A\nB\nC\nd\nE\n");
+    world.at_rest(&[&session]).await;
+    world.end().await;
+}
+
 /// Case C178: never more than the lane lets through, and exactly that many when there is enough work.
 #[tokio::test]
 async fn a_lane_and_a_width_are_kept_and_used() {

@@ -2,9 +2,11 @@
 //! in a documented way, no call runs twice, and no half call runs.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use toolwarden::models::Model;
 use toolwarden::models::gate::RetryPolicy;
 
 use super::peer::{PROTOCOLS, model};
@@ -16,8 +18,7 @@ use super::support::world::{World, allowing};
 const SEEDS: u64 = 40;
 const ROUNDS: usize = 3;
 /// Every way in which a run may end here.
-pub(crate) const ENDINGS: [&str; 5] =
-    ["completed", "model_failed", "malformed_calls", "repeated_calls", "tool_round_limit"];
+const ENDINGS: [&str; 5] = ["completed", "model_failed", "malformed_calls", "repeated_calls", "tool_round_limit"];
 pub(crate) const RETRIES: RetryPolicy = RetryPolicy {
     attempts_max: 4,
     wait_min: Duration::from_millis(1),
@@ -51,7 +52,7 @@ fn fault(seed: u64, number: usize) -> Fault {
 }
 
 /// Checks what ran: each call once, and none that is less than the provider wrote.
-pub(crate) fn check(protocol: &str, seed: u64, started: &[Value]) {
+fn check(protocol: &str, seed: u64, started: &[Value]) {
     let mut numbers = BTreeSet::new();
     for arguments in started.iter().map(|line| &line["args"]) {
         let fields = arguments.as_object().unwrap();
@@ -65,29 +66,28 @@ pub(crate) fn check(protocol: &str, seed: u64, started: &[Value]) {
     }
 }
 
+/// Runs once with this model and checks how it ended and what ran; gives how it ended.
+pub(crate) async fn ends_well(protocol: &str, seed: u64, model: Arc<dyn Model>) -> &'static str {
+    let world = World::with(|builder| builder.model_retries(RETRIES)).await;
+    let session = world.session().policy(allowing(&["echo"])).tool(echo("echo").shared()).model(model);
+    let session = session.open().await.unwrap();
+    let outcome = tokio::time::timeout(WAIT_MAX, session.run("go")).await.unwrap().unwrap();
+    let status = outcome.status.as_str();
+    assert!(ENDINGS.contains(&status), "{protocol} {seed}: {:?}", outcome.status);
+    check(protocol, seed, &world.record.of_type("tool_execution_start"));
+    world.at_rest(&[&session]).await;
+    world.end().await;
+    status
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_the_network_does_no_call_runs_twice_or_by_half() {
     let mut endings = BTreeSet::new();
     for protocol in PROTOCOLS {
         for seed in 0..SEEDS {
-            let world = World::with(|builder| builder.model_retries(RETRIES)).await;
             let provider = Provider::new(ROUNDS, move |number| fault(seed, number));
             let model = model(protocol, "http://127.0.0.1:9", true, provider);
-            let session = world
-                .session()
-                .policy(allowing(&["echo"]))
-                .tool(echo("echo").shared())
-                .model(model)
-                .open()
-                .await
-                .unwrap();
-            let outcome = tokio::time::timeout(WAIT_MAX, session.run("go")).await.unwrap().unwrap();
-            let status = outcome.status.as_str();
-            assert!(ENDINGS.contains(&status), "{protocol} {seed}: {:?}", outcome.status);
-            endings.insert(status);
-            check(protocol, seed, &world.record.of_type("tool_execution_start"));
-            world.at_rest(&[&session]).await;
-            world.end().await;
+            endings.insert(ends_well(protocol, seed, model).await);
         }
     }
     // The seeds reach both the good end and the bad one.

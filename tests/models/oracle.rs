@@ -7,13 +7,17 @@ use serde_json::{Value, json};
 use toolwarden::models::turn_options::{OutputShape, ToolChoice, TurnOptions};
 use toolwarden::models::wire::WireSettings;
 use toolwarden::models::{CallArguments, Message, ModelCall, ModelRequest, ModelTurn, Replay, ToolResult};
+use toolwarden::structured::candidate::ObjectSchema;
+use toolwarden::structured::directive::Directive;
 use toolwarden_tools::declaration::ToolDefinition;
+use toolwarden_tools::generation::{ObjectMode, ObjectRequest};
+use toolwarden_tools::offer::Offer;
 
 use super::peer::{PROTOCOLS, installed, protocol};
 
-fn tools() -> Vec<ToolDefinition> {
+fn tools() -> Offer {
     let parameters = json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]});
-    vec![ToolDefinition { name: "f".into(), description: "Does f.".into(), parameters }]
+    vec![ToolDefinition { name: "f".into(), description: "Does f.".into(), parameters }].into()
 }
 
 /// A conversation with everything in it: a picture, thoughts, parallel calls under one id, broken arguments, a failure.
@@ -86,7 +90,7 @@ fn requests() -> Vec<Value> {
                 let request = ModelRequest {
                     system: system.into(),
                     messages: conversation(own.then(|| replay(name))),
-                    tools: if system.is_empty() { Vec::new() } else { tools() },
+                    tools: if system.is_empty() { Offer::default() } else { tools() },
                     tool_calls_allowed: may_call,
                     agent: "general".into(),
                     fan_out: 1,
@@ -100,6 +104,54 @@ fn requests() -> Vec<Value> {
                     thinking_tokens_max: Some(2000),
                 };
                 requests.push(json!({"protocol": protocol.name(), "body": protocol.request(&request, &settings)}));
+            }
+        }
+    }
+    requests
+}
+
+/// What is asked for an object, in every mode, first and after an answer that did not fit.
+fn object_requests() -> Vec<Value> {
+    let schema = json!({
+        "type": "object", "required": ["name"], "$defs": {"leaf": {"type": "object", "properties": {"n": {"type": "number", "minimum": 0}}}},
+        "properties": {
+            "name": {"type": "string", "minLength": 1},
+            "leaves": {"type": "array", "items": {"$ref": "#/$defs/leaf"}},
+            "kind": {"enum": ["a", "b"]},
+        },
+    });
+    let list = json!({"type": "array", "items": {"type": "integer"}});
+    let mut requests = Vec::new();
+    for name in PROTOCOLS {
+        let protocol = protocol(name);
+        for schema in [&schema, &list] {
+            for mode in [ObjectMode::Auto, ObjectMode::Strict, ObjectMode::Json, ObjectMode::Tool, ObjectMode::Prompt] {
+                let asked = ObjectRequest { mode, ..ObjectRequest::new(schema.clone(), "describe it") };
+                let object = ObjectSchema::new(schema).unwrap();
+                let directive = Directive::of(mode, &object, protocol.object_support());
+                let mut request = directive.first_request(&asked, "a-session");
+                for round in 0..2 {
+                    for stream in [true, false] {
+                        let settings = WireSettings { model: "a-model".into(), stream, ..WireSettings::default() };
+                        let body = protocol.request(&request, &settings);
+                        requests.push(json!({"protocol": protocol.name(), "body": body}));
+                    }
+                    let words = directive.repair_words(&asked, "/name: it is missing", "{}");
+                    if round == 0 && directive.mode == ObjectMode::Tool {
+                        let call = ModelCall {
+                            id: "c".into(),
+                            tool: Directive::tool_name(&asked).as_str().into(),
+                            arguments: CallArguments::parse("{}"),
+                        };
+                        let result =
+                            ToolResult { call_id: "c".into(), tool: call.tool.clone(), output: words, success: false };
+                        request.messages.push(ModelTurn::calling("", vec![call]).into_message());
+                        request.messages.push(Message::ToolResults { results: vec![result] });
+                    } else {
+                        request.messages.push(ModelTurn::answer("{}").into_message());
+                        request.messages.push(Message::User { text: words });
+                    }
+                }
             }
         }
     }
@@ -122,7 +174,8 @@ fn judge(requests: &[Value]) -> Vec<String> {
 
 #[test]
 fn the_vendors_types_take_every_request() {
-    let requests = requests();
+    let mut requests = requests();
+    requests.extend(object_requests());
     let judged = judge(&requests);
     assert_eq!(judged.len(), requests.len());
     let refused: Vec<(&String, &Value)> = judged.iter().zip(&requests).filter(|(word, _)| *word != "ok").collect();

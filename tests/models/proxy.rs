@@ -16,12 +16,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use toolwarden_tools::effects::Effects;
 
-use super::network::{ENDINGS, RETRIES, check, drawn};
+use super::network::{drawn, ends_well};
 use super::peer::{PROTOCOLS, model};
 use super::provider::{answer, results_in};
-use super::support::WAIT_MAX;
-use super::support::tool::echo;
-use super::support::world::{World, allowing};
 
 const SEEDS: u64 = 14;
 const ROUNDS: usize = 3;
@@ -201,25 +198,10 @@ async fn whatever_the_line_does_no_call_runs_twice_or_by_half() {
     let mut connections = 0;
     for protocol in PROTOCOLS {
         for seed in 0..SEEDS {
-            let world = World::with(|builder| builder.model_retries(RETRIES)).await;
             let line = Line::open(seed).await;
             let model = model(protocol, &line.base_url, true, Effects::real().http);
-            let session = world
-                .session()
-                .policy(allowing(&["echo"]))
-                .tool(echo("echo").shared())
-                .model(model)
-                .open()
-                .await
-                .unwrap();
-            let outcome = tokio::time::timeout(WAIT_MAX, session.run("go")).await.unwrap().unwrap();
-            let status = outcome.status.as_str();
-            assert!(ENDINGS.contains(&status), "{protocol} {seed}: {:?}", outcome.status);
-            endings.insert(status);
-            check(protocol, seed, &world.record.of_type("tool_execution_start"));
+            endings.insert(ends_well(protocol, seed, model).await);
             connections += line.connections.load(Ordering::SeqCst);
-            world.at_rest(&[&session]).await;
-            world.end().await;
         }
     }
     // The seeds reach the good end, and lines that had to be tried again.

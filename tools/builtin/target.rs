@@ -13,11 +13,14 @@ use crate::context::ToolContext;
 use crate::digest::{Digest, RunningDigest};
 use crate::effects::files::{Expected, FileError, FileStamp, Files, Links, Replacement};
 use crate::outcome::{ToolErrorKind, ToolOutcome};
+use crate::text::Encoding;
 use crate::workspace::seen::{Seen, SeenFiles, Turn};
 use crate::workspace_path::WorkspacePath;
 
 /// Largest file that is changed or written, in bytes.
 pub(crate) const CHANGED_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// The most bytes that a byte-order mark has.
+const MARK_BYTES_MAX: usize = 3;
 /// Bytes hashed at a time.
 const BUFFER_BYTES: usize = 256 * 1024;
 
@@ -41,6 +44,8 @@ pub(crate) struct Content {
     pub(crate) size_bytes: u64,
     /// The stamp of the file when it was opened.
     pub(crate) stamp: FileStamp,
+    /// The encoding that its byte-order mark says, when it begins with one.
+    pub(crate) marked: Option<Encoding>,
 }
 
 impl Target {
@@ -136,7 +141,7 @@ impl Target {
         let mut kept = Some(Vec::with_capacity(hint));
         let mut buffer = vec![0; hint.clamp(4096, BUFFER_BYTES)];
         let mut digest = RunningDigest::default();
-        let mut size_bytes = 0;
+        let (mut size_bytes, mut start) = (0, Vec::with_capacity(MARK_BYTES_MAX));
         loop {
             self.check(stop)?;
             let read = match file.read(&mut buffer) {
@@ -149,12 +154,14 @@ impl Target {
             };
             digest.update(read);
             size_bytes += read.len() as u64;
+            start.extend(read.iter().take(MARK_BYTES_MAX - start.len()));
             match &mut kept {
                 Some(bytes) if size_bytes <= CHANGED_BYTES_MAX => bytes.extend_from_slice(read),
                 _ => kept = None,
             }
         }
-        Ok(Some(Content { bytes: kept, digest: digest.finish(), size_bytes, stamp }))
+        let marked = Some(Encoding::detect(&start, false)).filter(|encoding| !encoding.mark().is_empty());
+        Ok(Some(Content { bytes: kept, digest: digest.finish(), size_bytes, stamp, marked }))
     }
 
     /// Refuses when this session saw another content than the file has now, and shows the fresh one.

@@ -18,17 +18,18 @@ use crate::declaration::{Capabilities, OutputKind};
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::text::{DecodedText, Encoding, TextError};
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::PATH_BYTES_MAX;
 
+/// The byte-order mark, as a character.
+const MARK: char = '\u{feff}';
+
 /// The tool.
-pub struct WriteTool {
-    spec: ToolSpec,
-}
+pub struct WriteTool;
 
 /// The tool, ready to register.
 pub fn tool() -> Arc<dyn Tool> {
-    Arc::new(WriteTool { spec: spec() })
+    Arc::new(WriteTool)
 }
 
 #[derive(Deserialize)]
@@ -47,6 +48,8 @@ enum Mode {
     Overwrite,
     Append,
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {
@@ -86,7 +89,11 @@ fn spec() -> ToolSpec {
 
 impl Tool for WriteTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, arguments: &Value) -> Capabilities {
@@ -137,22 +144,22 @@ fn overwrite(target: &Target, content: &str, stop: &Stop) -> Step<ToolOutcome> {
     let now = target.content(stop)?;
     let path = target.path();
     let mut notes = String::new();
+    let body = content.strip_prefix(MARK).unwrap_or(content);
     let mut encoding = Encoding::Utf8;
     let mut bytes = Cow::Borrowed(content.as_bytes());
-    if let Some(old) = now.as_ref().and_then(|now| now.bytes.as_deref()) {
-        encoding = Encoding::detect(old, true);
+    if let Some(now) = &now {
         // A mark that is there stays, and none comes; what has no mark is UTF-8 from now on.
-        let body = content.strip_prefix('\u{feff}').unwrap_or(content);
-        if encoding.is_certain() {
-            let kept = DecodedText { text: body.to_owned(), encoding };
-            bytes = Cow::Owned(kept.to_bytes().map_err(|error| unwritable(target, &error))?);
-        } else {
+        encoding = encoding_of(now);
+        if !encoding.is_certain() {
             notes = format!(" It was {encoding} (by guess) and is UTF-8 now.");
             encoding = Encoding::Utf8;
         }
-        if line_endings(&String::from_utf8_lossy(old)) == "crlf" && line_endings(content) == "lf" {
-            notes.push_str(" Its lines ended with CR LF and end with LF now.");
-        }
+        let kept = DecodedText { text: body.to_owned(), encoding };
+        bytes = Cow::Owned(kept.to_bytes().map_err(|error| unwritable(target, &error))?);
+    }
+    let before_bytes = now.as_ref().and_then(|now| now.bytes.as_deref()).unwrap_or_default();
+    if line_endings(&String::from_utf8_lossy(before_bytes)) == "crlf" && line_endings(content) == "lf" {
+        notes.push_str(" Its lines ended with CR LF and end with LF now.");
     }
     let lines = content.split_inclusive('\n').count();
     let size = format!("{lines} lines, {} bytes", bytes.len());
@@ -182,7 +189,7 @@ fn overwrite(target: &Target, content: &str, stop: &Stop) -> Step<ToolOutcome> {
     let before_text = now.as_ref().and_then(|now| now.bytes.as_deref()).map(shown_text);
     let before = now.as_ref().and_then(|now| Some((now.bytes.as_deref()?, &now.digest))).zip(before_text.as_deref());
     let before = before.map(|((bytes, digest), text)| Side { bytes, text, digest: Some(digest) });
-    let after = Side { bytes: &bytes, text: content, digest: Some(&digest) };
+    let after = Side { bytes: &bytes, text: body, digest: Some(&digest) };
     Ok(Change::of(before, after).describe(outcome, false))
 }
 
@@ -204,6 +211,8 @@ fn append(target: &Target, content: &str, offset: u64, stop: &Stop) -> Step<Tool
     if !encoding.is_certain() && !content.is_ascii() {
         return Err(unwritable(target, &TextError::Malformed { encoding: encoding.to_string() }));
     }
+    // A mark stands at the start of a file and nowhere else.
+    let content = if old.is_empty() { content } else { content.strip_prefix(MARK).unwrap_or(content) };
     let added = encoding.encode(content).map_err(|error| unwritable(target, &error))?;
     let already_applied =
         offset.checked_add(added.len() as u64) == Some(size_bytes) && !added.is_empty() && old.ends_with(&added);
@@ -247,6 +256,12 @@ fn append(target: &Target, content: &str, offset: u64, stop: &Stop) -> Step<Tool
         .with("already_applied", already_applied))
 }
 
+/// The encoding of a file that is there; one that is too large to be held is told by its mark alone.
+fn encoding_of(now: &Content) -> Encoding {
+    let whole = || now.bytes.as_deref().map(|old| Encoding::detect(old, true));
+    now.marked.or_else(whole).unwrap_or(Encoding::Utf8)
+}
+
 /// What a host is shown of bytes that may be no text.
 fn shown_text(bytes: &[u8]) -> String {
     DecodedText::from_bytes(bytes).map_or_else(|_| String::from_utf8_lossy(bytes).into_owned(), |decoded| decoded.text)
@@ -280,11 +295,15 @@ mod tests {
 
     use serde_json::json;
 
+    use super::super::reach::Stop;
+    use super::super::target::{Content, Target};
     use super::super::testing::{call, context};
     use super::super::{read, write};
+    use super::encoding_of;
     use crate::cancellation::CancelReason;
     use crate::context::ToolContext;
     use crate::outcome::{ToolErrorKind, ToolOutcome};
+    use crate::text::Encoding;
     use crate::workspace::{WorkspaceCapabilities, WriteAllowance, local};
 
     async fn put(ctx: &ToolContext, path: &str, content: &str) -> ToolOutcome {
@@ -382,6 +401,40 @@ mod tests {
         let more = json!({"file_path": "wide", "content": "!", "mode": "append", "expected_offset": 6});
         assert!(call(write::tool().as_ref(), &ctx, more).await.is_success());
         assert_eq!(bytes("wide"), b"\xff\xfeh\0o\0!\0");
+        // A caller that brings the mark along changes nothing by it.
+        let again = put(&ctx, "mark", "\u{feff}newer\n").await;
+        assert_eq!(bytes("mark"), b"\xef\xbb\xbfnewer\n");
+        assert_eq!(again.metadata["after"], json!("newer\n"), "no mark is shown as a change");
+        assert_eq!(put(&ctx, "mark", "newer\n").await.metadata["unchanged"], json!(true));
+        let more = json!({"file_path": "mark", "content": "\u{feff}!", "mode": "append", "expected_offset": 9});
+        assert!(call(write::tool().as_ref(), &ctx, more).await.is_success());
+        assert_eq!(bytes("mark"), b"\xef\xbb\xbfnewer\n!");
+        fs::write(root.path().join("latin"), b"caf\xe9 d\xe9j\xe0 vu na\xefve").unwrap();
+        call(read::tool().as_ref(), &ctx, json!({"file_path": "latin"})).await;
+        put(&ctx, "latin", "\u{feff}e").await;
+        assert_eq!(bytes("latin"), b"e");
+        // A new file begins with what was asked for.
+        put(&ctx, "fresh", "\u{feff}text").await;
+        assert_eq!(bytes("fresh"), b"\xef\xbb\xbftext");
+    }
+
+    // Case C023 for a file that is too large to be held: its mark is known all the same.
+    #[tokio::test]
+    async fn a_large_file_keeps_its_mark_too() {
+        let root = tempfile::tempdir().unwrap();
+        let ctx = context(root.path());
+        for (start, expected) in [
+            (&b"\xef\xbb\xbfa"[..], Encoding::Utf8Bom),
+            (b"\xff\xfea\0", Encoding::Utf16Le),
+            (b"a", Encoding::Utf8),
+            (b"", Encoding::Utf8),
+        ] {
+            fs::write(root.path().join("f"), start).unwrap();
+            let target = Target::take(&ctx, "write", "f").await.map_err(|outcome| outcome.output).unwrap();
+            let held = target.content(&Stop::of(&ctx)).map_err(|outcome| outcome.output).unwrap().unwrap();
+            let large = Content { bytes: None, ..held };
+            assert_eq!(encoding_of(&large), expected);
+        }
     }
 
     // Case R15.

@@ -464,3 +464,10 @@ pub enum FileError {
         source: std::io::Error,
     },
 }
+
+impl FileError {
+    /// Whether another try may find it otherwise: the system failed, and did not refuse.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() != std::io::ErrorKind::PermissionDenied)
+    }
+}

@@ -45,6 +45,10 @@ pub trait Store: Send + Sync {
     /// after a failure no more facts of its session are taken until it is opened again.
     fn append(&self, batch: &[Append]) -> Vec<Result<(), StoreError>>;
 
+    /// Does what an append left for after its answers; whoever appends calls it before the next one. Nothing depends on
+    /// it: what was answered is durable. Whatever stands before another store must pass it on.
+    fn catch_up(&self) {}
+
     /// Replaces the session's snapshot as a whole; durable when this returns. Refused once a fact of the session could not
     /// be appended: nobody may know of that yet, and the snapshot may hold that fact.
     ///

@@ -7,10 +7,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use aho_corasick::AhoCorasick;
-
 use crate::search::definition::{defined_name, is_prose};
 use crate::search::requirement::Requirement;
+use crate::search::term_finder::TermFinder;
 use crate::search::terms::{Form, split, split_run};
 use crate::search::text::Extent;
 use crate::search::words::{FileWords, PASSAGE_LINES, PASSAGES_PER_FILE_MAX};
@@ -38,10 +37,7 @@ const STOP_WORDS: [&str; 48] = [
     "if", "in", "into", "is", "it", "its", "me", "my", "not", "of", "on", "one", "or", "show", "so", "that", "the",
     "their", "there", "this", "to", "us", "used", "we", "what", "when", "where", "which", "who", "why", "with",
 ];
-/// Bytes that letters begin with which fold to plain ones: wide forms, and the sign of Kelvin.
-const FOLDED: [&[u8]; 3] = [b"\xef\xbc", b"\xef\xbd", "\u{212a}".as_bytes()];
-
-/// The letters themselves, as a pattern.
+/// The letters that fold to plain ones, as a pattern.
 const FOLDED_LETTERS: &str = "(?-i:[\u{ff10}-\u{ff19}\u{ff21}-\u{ff3a}\u{ff41}-\u{ff5a}\u{212a}])";
 
 /// A query, taken apart.
@@ -51,7 +47,7 @@ pub struct Query {
     terms: Vec<String>,
     /// How many terms were left out.
     pub terms_left_out: usize,
-    finder: AhoCorasick,
+    finder: TermFinder,
     has_dense: bool,
     wants_tests: bool,
 }
@@ -172,12 +168,7 @@ impl Query {
         terms.truncate(QUERY_TERMS_MAX);
         terms.sort_unstable();
         let has_dense = terms.iter().any(|term| !term.is_ascii());
-        let plain = terms.iter().filter(|term| term.is_ascii()).map(String::as_bytes);
-        let literals = plain.chain(FOLDED);
-        let finder = AhoCorasick::builder()
-            .ascii_case_insensitive(true)
-            .build(literals)
-            .map_err(|error| QueryError::Refused(error.to_string()))?;
+        let finder = TermFinder::new(&terms).map_err(|error| QueryError::Refused(error.to_string()))?;
         let wants_tests = terms.iter().any(|term| matches!(term.as_str(), "test" | "spec"));
         Ok(Self { terms, terms_left_out, finder, has_dense, wants_tests })
     }
@@ -202,7 +193,7 @@ impl Query {
     pub fn may_be_in_path(&self, path: &[u8]) -> bool {
         let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+@".contains(byte);
         // Other names are printed in another form than they are stored.
-        !path.iter().all(plain) || self.finder.is_match(path)
+        !path.iter().all(plain) || self.finder.may_be_in(path)
     }
 
     fn count_into(&self, text: &str, weight: f64, counts: &mut [f64]) -> bool {
@@ -340,6 +331,7 @@ impl Passages<'_> {
     /// Looks at the words that can hold a term, and at nothing else.
     fn read(&mut self, text: &[u8]) {
         let by_lines = self.query.has_dense && !text.is_ascii();
+        let places = self.query.finder.over(text);
         let (mut number, mut counted_to, mut from) = (0, 0, 0);
         // Where the line ends whose definition was looked at.
         let mut defined_to = 0;
@@ -347,8 +339,8 @@ impl Passages<'_> {
         while from < text.len() {
             let hit = match by_lines {
                 true => from,
-                false => match self.query.finder.find(&text[from..]) {
-                    Some(hit) => from + hit.start(),
+                false => match places.next(from) {
+                    Some(hit) => hit,
                     None => return,
                 },
             };

@@ -109,13 +109,15 @@ impl GramSet {
     /// Adds the next part of the text.
     pub fn add(&mut self, text: &[u8]) {
         let Some(met) = self.met.first_chunk_mut::<WORDS>() else { return };
-        let mut gram = self.last;
+        // As many classes as fit, for cutting three of them out is no part of what the next byte waits for.
+        let mut classes = self.last;
         let mut fresh = [0_u32; BLOCK_BYTES];
         for block in text.chunks(BLOCK_BYTES) {
             let mut count = 0;
             // Without branches: whether a gram is new cannot be guessed.
             for byte in block {
-                gram = (gram << CLASS_BITS | u32::from(CLASSES[usize::from(*byte)])) & MASK;
+                classes = classes << CLASS_BITS | u32::from(CLASSES[usize::from(*byte)]);
+                let gram = classes & MASK;
                 let word = &mut met[(gram >> 6) as usize];
                 let bit = 1_u64 << (gram & 63);
                 fresh[count & (BLOCK_BYTES - 1)] = gram;
@@ -124,7 +126,7 @@ impl GramSet {
             }
             self.grams.extend_from_slice(&fresh[..count]);
         }
-        self.last = gram;
+        self.last = classes;
     }
 
     /// The grams of the text, in no order, each once.

@@ -196,14 +196,14 @@ impl<'a> Indexer<'a> {
         Ok(())
     }
 
-    /// Hears of what changed and reads what is not known, once.
+    /// Hears of what changed, reads what is not known and keeps the words that were asked for, once.
     fn catch_up(&mut self) -> Result<(), TreeError> {
         self.shared.with_knowledge(|known| known.refresh().map(|_| ()))?;
         self.index_unknown()?;
         if self.make_room()? {
             self.index_unknown()?;
         }
-        Ok(())
+        self.keep_words()
     }
 
     /// Waits for a change, and then until it is quiet.

@@ -39,6 +39,8 @@ pub struct RuleFaults {
     pub unreadable: u64,
     /// Lines that could not be taken.
     pub lines: u64,
+    /// Whether one was unreadable for a reason that may pass, so that the next look may find other rules.
+    pub passing: bool,
 }
 
 impl RuleStack {
@@ -153,13 +155,14 @@ pub fn speaks_of_rules(name: &[u8]) -> bool {
 
 fn read_rules(files: &dyn Files, path: &WorkspacePath, faults: &mut RuleFaults) -> Option<IgnoreRules> {
     let mut content = Vec::new();
-    let read = match files.open(path) {
-        Ok(file) => file.take(IGNORE_FILE_BYTES_MAX + 1).read_to_end(&mut content).is_ok(),
+    let unread = match files.open(path) {
+        Ok(file) => file.take(IGNORE_FILE_BYTES_MAX + 1).read_to_end(&mut content).is_err().then_some(true),
         Err(FileError::NotFound { .. }) => return None,
-        Err(_) => false,
+        Err(error) => Some(error.may_pass()),
     };
-    if !read {
+    if let Some(passing) = unread {
         faults.unreadable += 1;
+        faults.passing |= passing;
         return None;
     }
     if content.len() as u64 > IGNORE_FILE_BYTES_MAX {

@@ -94,9 +94,15 @@ pub enum TreeError {
     /// A folder cannot be watched.
     #[error(transparent)]
     Watch(#[from] crate::effects::folder_watch::WatchError),
-    /// The root cannot be read.
+    /// The root cannot be read, or a folder cannot for a reason that may pass.
     #[error(transparent)]
     File(#[from] FileError),
+    /// Rules cannot be read for a reason that may pass: what they hide would be guessed.
+    #[error("the ignore rules of {folder} cannot be read now")]
+    Rules {
+        /// Where they stand.
+        folder: String,
+    },
     /// The work was stopped.
     #[error("stopped")]
     Stopped,
@@ -340,7 +346,8 @@ impl Tree {
         let mut entries = match files.list(path) {
             Ok(entries) => entries,
             Err(FileError::NotFound { .. }) if parent.is_some() => Vec::new(),
-            Err(error) if parent.is_none() => return Err(error.into()),
+            // Nobody tells when such an error has passed, so what is in there would not be known.
+            Err(error) if parent.is_none() || error.may_pass() => return Err(error.into()),
             Err(_) => {
                 left_out.unreadable += 1;
                 Vec::new()
@@ -354,6 +361,9 @@ impl Tree {
             }
             None => Arc::new(Level::read(files, path, &entries, &mut faults)),
         };
+        if faults.passing {
+            return Err(TreeError::Rules { folder: path.to_string() });
+        }
         let mut stack = RuleStack::default();
         for level in self.levels_above(parent).into_iter().rev() {
             stack.push(level);
@@ -575,6 +585,22 @@ mod tests {
         }
         assert_eq!(found, expected, "{start} {below:?}");
         assert_eq!(over.counts(), walk.counts(), "{start} {below:?}");
+    }
+
+    // Found while the simulation was given reads that fail: rules that could not be read for a moment were taken for none, and
+    // nobody tells when the moment has passed.
+    #[test]
+    fn what_cannot_be_read_for_now_is_not_guessed() {
+        for path in [".gitignore", "sub/.ignore", "repo/.git/info/exclude"] {
+            let twin = TreeTwin::of(&[("a.log", ""), ("sub/b.log", ""), ("repo/.git/HEAD", "")]);
+            twin.refuse_with(path, std::io::ErrorKind::Other);
+            let error = Tree::build(&mut Unwatched(twin.clone())).err();
+            assert!(matches!(error, Some(TreeError::Rules { .. })), "{path}: {error:?}");
+            // Whoever lets it be read changes its rights, and that is told.
+            twin.refuse(path);
+            let tree = Tree::build(&mut Unwatched(twin.clone())).unwrap();
+            agree(&tree, &twin, ".", None);
+        }
     }
 
     #[test]

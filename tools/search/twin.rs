@@ -1,12 +1,16 @@
 //! A tree in memory behind the files port, for the tests of searching.
 //!
-//! It can do what a real folder cannot be made to do on demand: refuse one file, and call back when a file is opened.
+//! It is a workspace in memory that can do besides what a real folder cannot be made to do on demand: refuse one file, and
+//! call back when a file is opened.
 
 use std::collections::BTreeMap;
-use std::io::{self, Cursor, Read, Seek, SeekFrom};
+use std::io;
 use std::sync::{Arc, Mutex};
 
-use crate::effects::files::{FileError, FileKind, FileStat, Files, FolderEntry, Links, OpenFile, Replacement};
+use crate::effects::files::{
+    Expected, FileError, FileKind, FileStat, Files, FolderEntry, Links, OpenFile, Replacement,
+};
+use crate::workspace::memory::MemoryFiles;
 use crate::workspace_path::WorkspacePath;
 
 /// Called with the path of each file that is opened.
@@ -15,15 +19,16 @@ type OnOpen = Arc<dyn Fn(&WorkspacePath) + Send + Sync>;
 /// A tree of files in memory; folders are there because files lie in them.
 #[derive(Default, Clone)]
 pub(crate) struct TreeTwin {
-    nodes: Arc<Mutex<BTreeMap<WorkspacePath, Node>>>,
+    files: Arc<MemoryFiles>,
+    odd: Arc<Mutex<Odd>>,
     on_open: Option<OnOpen>,
 }
 
-#[derive(Clone)]
-enum Node {
-    File(Arc<Vec<u8>>),
-    Refused,
-    Link(WorkspacePath),
+/// What is no plain file, although a file stands in its place.
+#[derive(Default)]
+struct Odd {
+    refused: BTreeMap<WorkspacePath, io::ErrorKind>,
+    links: BTreeMap<WorkspacePath, WorkspacePath>,
 }
 
 impl TreeTwin {
@@ -38,17 +43,25 @@ impl TreeTwin {
 
     /// Writes a file.
     pub(crate) fn put(&self, path: &str, bytes: &[u8]) {
-        self.insert(path, Node::File(Arc::new(bytes.to_vec())));
+        let replacement = Replacement { bytes, expected: Expected::Any, create_folders: true };
+        self.files.replace(&at(path), &replacement).unwrap();
     }
 
-    /// Makes a file that cannot be opened.
+    /// Makes a file that this user may not open.
     pub(crate) fn refuse(&self, path: &str) {
-        self.insert(path, Node::Refused);
+        self.refuse_with(path, io::ErrorKind::PermissionDenied);
+    }
+
+    /// Makes a file that cannot be opened, with what the system says.
+    pub(crate) fn refuse_with(&self, path: &str, kind: io::ErrorKind) {
+        self.put(path, b"?");
+        self.odd.lock().unwrap().refused.insert(at(path), kind);
     }
 
     /// Makes a link.
     pub(crate) fn link(&self, path: &str, to: &str) {
-        self.insert(path, Node::Link(at(to)));
+        self.put(path, b"");
+        self.odd.lock().unwrap().links.insert(at(path), at(to));
     }
 
     /// The same tree, calling back when a file is opened.
@@ -57,38 +70,21 @@ impl TreeTwin {
         self
     }
 
-    fn insert(&self, path: &str, node: Node) {
-        self.nodes.lock().unwrap().insert(at(path), node);
-    }
-
-    fn node(&self, path: &WorkspacePath) -> Option<Node> {
-        self.nodes.lock().unwrap().get(path).cloned()
-    }
-
-    fn is_folder(&self, path: &WorkspacePath) -> bool {
-        path.is_root() || {
-            let inside = prefix_of(path);
-            self.nodes.lock().unwrap().keys().any(|key| key.as_bytes().starts_with(&inside))
-        }
+    fn link_at(&self, path: &WorkspacePath) -> Option<WorkspacePath> {
+        self.odd.lock().unwrap().links.get(path).cloned()
     }
 }
 
 impl Files for TreeTwin {
     fn canonical(&self, path: &WorkspacePath) -> Result<WorkspacePath, FileError> {
-        Ok(match self.node(path) {
-            Some(Node::Link(to)) => to,
-            _ => path.clone(),
-        })
+        Ok(self.link_at(path).unwrap_or_else(|| path.clone()))
     }
 
     fn stat(&self, path: &WorkspacePath, links: Links) -> Result<FileStat, FileError> {
-        match self.node(path) {
-            Some(Node::Link(to)) if links == Links::Follow => self.stat(&to, links),
-            Some(Node::Link(_)) => Ok(stat(FileKind::Link, 0)),
-            Some(Node::File(bytes)) => Ok(stat(FileKind::File, bytes.len())),
-            Some(Node::Refused) => Ok(stat(FileKind::File, 1)),
-            None if self.is_folder(path) => Ok(stat(FileKind::Folder, 0)),
-            None => Err(FileError::NotFound { path: path.to_string() }),
+        match self.link_at(path) {
+            Some(to) if links == Links::Follow => self.stat(&to, links),
+            Some(_) => Ok(FileStat { kind: FileKind::Link, ..self.files.stat(path, links)? }),
+            None => self.files.stat(path, links),
         }
     }
 
@@ -96,85 +92,38 @@ impl Files for TreeTwin {
         if let Some(call) = &self.on_open {
             call(path);
         }
-        match self.node(path) {
-            Some(Node::File(bytes)) => Ok(open_bytes(&bytes)),
-            Some(Node::Link(to)) => self.open(&to),
-            Some(Node::Refused) => Err(FileError::Io {
-                op: "open",
-                path: path.to_string(),
-                source: io::Error::from(io::ErrorKind::PermissionDenied),
-            }),
-            None => Err(FileError::NotFound { path: path.to_string() }),
+        let refused = self.odd.lock().unwrap().refused.get(path).copied();
+        if let Some(kind) = refused {
+            return Err(FileError::Io { op: "open", path: path.to_string(), source: kind.into() });
+        }
+        match self.link_at(path) {
+            Some(to) => self.open(&to),
+            None => self.files.open(path),
         }
     }
 
     fn list(&self, path: &WorkspacePath) -> Result<Vec<FolderEntry>, FileError> {
-        let inside = prefix_of(path);
-        let mut entries: BTreeMap<Vec<u8>, FileKind> = BTreeMap::new();
-        for (key, node) in self.nodes.lock().unwrap().iter() {
-            let Some(rest) = key.as_bytes().strip_prefix(inside.as_slice()) else { continue };
-            let kind = match node {
-                _ if rest.contains(&b'/') => FileKind::Folder,
-                Node::Link(_) => FileKind::Link,
-                _ => FileKind::File,
-            };
-            let name = rest.split(|byte| *byte == b'/').next().unwrap_or_default();
-            entries.insert([inside.as_slice(), name].concat(), kind);
-        }
-        let path_of = |bytes: &[u8]| {
-            use std::os::unix::ffi::OsStrExt as _;
-            WorkspacePath::from_relative(std::path::Path::new(std::ffi::OsStr::from_bytes(bytes)))
-        };
-        Ok(entries.into_iter().map(|(bytes, kind)| FolderEntry { path: path_of(&bytes), kind }).collect())
+        let mut entries = self.files.list(path)?;
+        let odd = self.odd.lock().unwrap();
+        entries.iter_mut().filter(|entry| odd.links.contains_key(&entry.path)).for_each(|entry| {
+            entry.kind = FileKind::Link;
+        });
+        Ok(entries)
     }
 
     fn replace(&self, path: &WorkspacePath, replacement: &Replacement<'_>) -> Result<FileStat, FileError> {
-        self.nodes.lock().unwrap().insert(path.clone(), Node::File(Arc::new(replacement.bytes.to_vec())));
-        Ok(stat(FileKind::File, replacement.bytes.len()))
+        self.files.replace(path, replacement)
     }
 }
 
 /// Bytes as an open file.
 pub(crate) fn open_bytes(bytes: &[u8]) -> Box<dyn OpenFile> {
-    Box::new(OpenBytes { cursor: Cursor::new(bytes.to_vec()), stat: stat(FileKind::File, bytes.len()) })
+    let twin = TreeTwin::default();
+    twin.put("f", bytes);
+    twin.open(&at("f")).unwrap()
 }
 
 /// A workspace path from its printed form.
 pub(crate) fn at(path: &str) -> WorkspacePath {
     WorkspacePath::parse(path, "/ws").unwrap()
-}
-
-struct OpenBytes {
-    cursor: Cursor<Vec<u8>>,
-    stat: FileStat,
-}
-
-impl Read for OpenBytes {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.cursor.read(buffer)
-    }
-}
-
-impl Seek for OpenBytes {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.cursor.seek(to)
-    }
-}
-
-impl OpenFile for OpenBytes {
-    fn stat(&self) -> &FileStat {
-        &self.stat
-    }
-}
-
-fn prefix_of(path: &WorkspacePath) -> Vec<u8> {
-    let mut bytes = path.as_bytes().to_vec();
-    if !bytes.is_empty() {
-        bytes.push(b'/');
-    }
-    bytes
-}
-
-fn stat(kind: FileKind, size: usize) -> FileStat {
-    FileStat { kind, size_bytes: size as u64, mode: 0o644, link_count: 1, modified_unix_ns: 0, identity: (0, 0) }
 }

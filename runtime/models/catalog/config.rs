@@ -11,6 +11,7 @@ use thiserror::Error;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use toolwarden_tools::effects::processes::containment::CommandLimits;
+use toolwarden_tools::workspace::WriteAllowance;
 
 use super::Provider;
 use crate::models::gate::RetryPolicy;
@@ -49,6 +50,8 @@ pub struct ModelConfig {
     pub agents: AgentFolders,
     /// What each command may use.
     pub commands: CommandLimits,
+    /// What tools may write beside the usual.
+    pub writes: WriteAllowance,
 }
 
 /// The folders that agents are read from.
@@ -249,7 +252,12 @@ impl Reader<'_> {
                     }
                     other => reader.unknown(key, other, "max_processes and max_memory_mib"),
                 }),
-                other => self.unknown(key, other, "[providers.NAME], [retry], [commands] and [agents]"),
+                "writes" => self.each_entry(value, |reader, (key, value)| match key.get_ref().as_ref() {
+                    "hard_links" => config.writes.hard_links = reader.flag(key, value).unwrap_or_default(),
+                    "git_folder" => config.writes.git_folder = reader.flag(key, value).unwrap_or_default(),
+                    other => reader.unknown(key, other, "hard_links and git_folder"),
+                }),
+                other => self.unknown(key, other, "[providers.NAME], [retry], [commands], [writes] and [agents]"),
             }
         }
     }
@@ -281,10 +289,7 @@ impl Reader<'_> {
             "api_key" => set.key = self.text(key, value),
             "api_key_env" => set.key_variable = self.text(key, value),
             "reasoning_effort" => set.reasoning_effort = self.text(key, value),
-            "stream" => match value.get_ref() {
-                DeValue::Boolean(stream) => set.stream = Some(*stream),
-                _ => self.fault(value.span().start, "stream is true or false".to_owned()),
-            },
+            "stream" => set.stream = self.flag(key, value),
             "max_concurrency" => {
                 set.concurrency_max =
                     self.whole(key, value, CONCURRENCY_MAX).and_then(|count| usize::try_from(count).ok());
@@ -316,6 +321,16 @@ impl Reader<'_> {
     fn unknown(&mut self, key: &Spanned<toml::de::DeString<'_>>, name: &str, known: &str) {
         let end = name.floor_char_boundary(64);
         self.fault(key.span().start, format!("there is no setting {:?} here; there are {known}", &name[..end]));
+    }
+
+    fn flag(&mut self, key: &Spanned<toml::de::DeString<'_>>, value: &Spanned<DeValue<'_>>) -> Option<bool> {
+        match value.get_ref() {
+            DeValue::Boolean(flag) => Some(*flag),
+            _ => {
+                self.fault(value.span().start, format!("{} is true or false", key.get_ref()));
+                None
+            }
+        }
     }
 
     fn text(&mut self, key: &Spanned<toml::de::DeString<'_>>, value: &Spanned<DeValue<'_>>) -> Option<String> {
@@ -376,6 +391,8 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use toolwarden_tools::workspace::WriteAllowance;
 
     use super::{ModelConfig, Provider};
     use crate::models::TokenUsage;
@@ -454,6 +471,16 @@ max_concurrency = 3
         let told = error.to_string();
         assert!(told.contains("f:2: max_processes is a whole number from 1"), "{told}");
         assert!(told.contains("f:3: there is no setting \"max_memory\"") && told.contains("max_memory_mib"), "{told}");
+    }
+
+    #[test]
+    fn what_tools_may_write_is_read() {
+        let config = ModelConfig::from_toml("[writes]\nhard_links = true\n", "f").unwrap();
+        assert_eq!(config.writes, WriteAllowance { hard_links: true, git_folder: false });
+        let error = ModelConfig::from_toml("[writes]\ngit_folder = \"yes\"\ngit = true\n", "f").unwrap_err();
+        let told = error.to_string();
+        assert!(told.contains("f:2: git_folder is true or false"), "{told}");
+        assert!(told.contains("f:3: there is no setting \"git\"") && told.contains("hard_links"), "{told}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use toolwarden_tools::json_tree::Node;
+use toolwarden_tools::json_tree::{Node, unheld_number};
 
 use super::CLAUDE_MESSAGES;
 use crate::models::call_assembly::{CALLS_MAX, CallPiece};
@@ -76,6 +76,7 @@ struct Delta {
 
 impl Decoder for MessagesDecoder {
     fn event(&mut self, event: &SseEvent<'_>, sink: &dyn TurnSink) -> Result<Progress, ModelError> {
+        let data = &event.data;
         let Some(event) = event_json::<Event<'_>>(event)? else { return Ok(self.progress()) };
         match event.kind.as_ref() {
             "message_start" => {
@@ -84,7 +85,7 @@ impl Decoder for MessagesDecoder {
             }
             "content_block_start" => {
                 let index = event.index.unwrap_or(self.blocks.len() as u64);
-                self.begin(index, event.content_block.unwrap_or(Value::Null), sink)?;
+                self.begin(index, event.content_block.unwrap_or(Value::Null), &input_of(data), sink)?;
             }
             "content_block_delta" => {
                 if let (Some(index), Some(delta)) = (event.index, event.delta) {
@@ -148,7 +149,7 @@ pub(super) fn whole(body: &Value, text: &str, sink: &dyn TurnSink) -> Result<Mod
     let inputs = if calls { inputs_of(text) } else { Vec::new() };
     for (index, block) in (0..).zip(content) {
         let input = inputs.get(usize::try_from(index).unwrap_or(usize::MAX)).map_or("", String::as_str);
-        decoder.begin_with(index, block.clone(), input, sink)?;
+        decoder.begin(index, block.clone(), input, sink)?;
         if let Some(block) = decoder.blocks.get_mut(&index) {
             block.stopped = true;
         }
@@ -167,17 +168,20 @@ fn inputs_of(text: &str) -> Vec<String> {
     blocks.iter().map(|block| block.get("input").map(Node::write).unwrap_or_default()).collect()
 }
 
+/// The input with which a block begins, as it was written; empty where a value has all of its digits.
+fn input_of(data: &str) -> String {
+    let event = unheld_number(data).and_then(|_| Node::read(data).ok());
+    let input = event.as_ref().and_then(|event| event.get("content_block")?.get("input"));
+    input.map(Node::write).unwrap_or_default()
+}
+
 impl MessagesDecoder {
     fn progress(&self) -> Progress {
         if self.draft.stop.is_some() { Progress::Whole } else { Progress::Open }
     }
 
-    fn begin(&mut self, index: u64, value: Value, sink: &dyn TurnSink) -> Result<(), ModelError> {
-        self.begin_with(index, value, "", sink)
-    }
-
     /// Begins a block whose input has this text, where that is known.
-    fn begin_with(&mut self, index: u64, value: Value, input: &str, sink: &dyn TurnSink) -> Result<(), ModelError> {
+    fn begin(&mut self, index: u64, value: Value, input: &str, sink: &dyn TurnSink) -> Result<(), ModelError> {
         if self.blocks.len() >= CALLS_MAX {
             return Err(ModelError::TooLarge { message: format!("it has more than {CALLS_MAX} blocks") });
         }
@@ -278,7 +282,8 @@ impl Block {
 
     fn into_value(mut self) -> Value {
         if self.call.is_none() && !self.input.is_empty() {
-            self.value["input"] = serde_json::from_str(&self.input).unwrap_or_else(|_| json!({}));
+            // A string of digits goes back where a number would have lost some.
+            self.value["input"] = Node::read(&self.input).map_or_else(|_| json!({}), |input| input.to_held_value());
         }
         self.value
     }

@@ -15,7 +15,7 @@ fn asked(messages: Vec<Message>, options: TurnOptions) -> ModelRequest {
     ModelRequest {
         system: "be good".into(),
         messages,
-        tools: vec![tool],
+        tools: vec![tool].into(),
         tool_calls_allowed: true,
         agent: String::new(),
         fan_out: 1,
@@ -171,5 +171,35 @@ fn pieces_that_fit_nowhere_make_an_error() {
             failed |= decoder.event(&SseEvent { kind: "".into(), data: event.to_string().into() }, &NoSink).is_err();
         }
         assert!(failed, "{fault:?}");
+    }
+}
+
+#[test]
+fn numbers_that_no_value_holds_come_whole_and_go_back_as_their_digits() {
+    // Case C148.
+    const NUMBER: &str = "123456789012345678901234567890";
+    let begin = |input: &str| {
+        format!(
+            "{{\"type\":\"content_block_start\",\"index\":0,\"content_block\":{{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"f\",\"input\":{input}}}}}"
+        )
+    };
+    let object = format!("{{\"n\":{NUMBER}}}");
+    let piece = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": object}});
+    for events in [vec![begin(&object)], vec![begin("{}"), piece.to_string()]] {
+        let mut decoder = ClaudeMessages.decoder();
+        let ends = [
+            json!({"type": "content_block_stop", "index": 0}),
+            json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 2}}),
+        ];
+        for data in events.into_iter().chain(ends.map(|end| end.to_string())) {
+            decoder.event(&SseEvent { kind: "".into(), data: data.into() }, &NoSink).unwrap();
+        }
+        let turn = decoder.finish().unwrap();
+        let CallArguments::Malformed { text, .. } = &turn.calls[0].arguments else { panic!("{turn:?}") };
+        assert_eq!(*text, object);
+        let mut messages = vec![Message::User { text: "go".into() }, turn.into_message()];
+        answer_interrupted_calls(&mut messages);
+        let sent = body(&asked(messages, TurnOptions::default()));
+        assert_eq!(sent["messages"][1]["content"][0]["input"], json!({"n": NUMBER}));
     }
 }

@@ -10,6 +10,7 @@ use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::effects::entropy::Entropy;
+use toolwarden_tools::offer::Offer;
 
 use super::{Asking, ModelGate, RetryPolicy, TurnFailure};
 use crate::models::turn_options::TurnOptions;
@@ -88,7 +89,7 @@ async fn ask(
     let request = ModelRequest {
         system: String::new(),
         messages: Vec::new(),
-        tools: Vec::new(),
+        tools: Offer::default(),
         tool_calls_allowed: true,
         agent: String::new(),
         fan_out: 1,
@@ -209,7 +210,7 @@ async fn ask_narrow(gate: &ModelGate, model: &Narrow, cancel: &Cancellation) -> 
     let request = ModelRequest {
         system: String::new(),
         messages: Vec::new(),
-        tools: Vec::new(),
+        tools: Offer::default(),
         tool_calls_allowed: true,
         agent: String::new(),
         fan_out: 1,

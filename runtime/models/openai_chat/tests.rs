@@ -14,7 +14,7 @@ fn request(messages: Vec<Message>, options: TurnOptions) -> Value {
     let request = ModelRequest {
         system: "be good".into(),
         messages,
-        tools: vec![tool],
+        tools: vec![tool].into(),
         tool_calls_allowed: true,
         agent: String::new(),
         fan_out: 1,
@@ -38,6 +38,28 @@ fn delta(delta: Value) -> Value {
 
 fn stop(reason: &str) -> Value {
     json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+}
+
+#[test]
+fn arguments_that_come_as_an_object_keep_every_digit() {
+    // Case C148.
+    const NUMBER: &str = "123456789012345678901234567890";
+    let call =
+        format!("{{\"index\":0,\"id\":\"a\",\"function\":{{\"name\":\"f\",\"arguments\":{{\"n\": {NUMBER}}}}}}}");
+    for (part, is_whole) in [("delta", false), ("message", true)] {
+        let choice = format!("{{\"index\":0,\"{part}\":{{\"tool_calls\":[{call}]}},\"finish_reason\":\"tool_calls\"}}");
+        let text = format!("{{\"choices\":[{choice}]}}");
+        let turn = match is_whole {
+            true => OpenAiChat.whole(&serde_json::from_str(&text).unwrap(), &text, &NoSink).unwrap(),
+            false => {
+                let mut decoder = OpenAiChat.decoder();
+                decoder.event(&SseEvent { kind: "".into(), data: text.into() }, &NoSink).unwrap();
+                decoder.finish().unwrap()
+            }
+        };
+        let CallArguments::Malformed { text, error } = &turn.calls[0].arguments else { panic!("{part}: {turn:?}") };
+        assert!(text.contains(NUMBER) && error.contains(NUMBER), "{part}: {error}");
+    }
 }
 
 #[test]

@@ -204,7 +204,8 @@ impl ResponsesDecoder {
             }
             "incomplete" => match response.pointer("/incomplete_details/reason").and_then(Value::as_str) {
                 Some("content_filter") => StopReason::ContentFilter,
-                Some("max_output_tokens" | "max_messages" | "steered") => StopReason::MaxTokens,
+                // Where a server does not say why, it is a cut all the same: nothing of it runs.
+                Some("max_output_tokens" | "max_messages" | "steered") | None => StopReason::MaxTokens,
                 other => {
                     let message = format!("it is incomplete for a reason that is not known: {other:?}");
                     return Err(ModelError::Unreadable { message });

@@ -7,14 +7,16 @@ use super::{OPENAI_RESPONSES, OpenAiResponses};
 use crate::models::sse::SseEvent;
 use crate::models::turn_options::{OutputShape, ToolChoice, TurnOptions};
 use crate::models::wire::{Protocol as _, WireSettings};
-use crate::models::{CallArguments, Message, ModelCall, ModelRequest, ModelTurn, NoSink, Replay, ToolResult};
+use crate::models::{
+    CallArguments, Message, ModelCall, ModelRequest, ModelTurn, NoSink, Replay, StopReason, ToolResult,
+};
 
 fn body(messages: Vec<Message>, options: TurnOptions) -> Value {
     let tool = ToolDefinition { name: "f".into(), description: "d".into(), parameters: json!({"type": "object"}) };
     let request = ModelRequest {
         system: "be good".into(),
         messages,
-        tools: vec![tool],
+        tools: vec![tool].into(),
         tool_calls_allowed: true,
         agent: String::new(),
         fan_out: 1,
@@ -138,4 +140,19 @@ fn options_are_said_in_the_protocols_words() {
     assert_eq!((&body["text"], &body["max_output_tokens"]), (&json!({"format": {"type": "json_object"}}), &json!(9)));
     assert_eq!(body["tools"][0]["strict"], json!(false));
     assert_eq!(body["instructions"], "be good");
+}
+
+#[test]
+fn an_answer_that_is_incomplete_and_does_not_say_why_is_a_cut() {
+    let body = |details: Value| {
+        json!({"status": "incomplete", "incomplete_details": details, "output": [
+            {"type": "message", "id": "m", "role": "assistant", "content": [{"type": "output_text", "text": "I would"}]}]})
+    };
+    let whole = |body: &Value| OpenAiResponses.whole(body, &body.to_string(), &NoSink);
+    for details in [Value::Null, json!({}), json!({"reason": "max_output_tokens"})] {
+        let turn = whole(&body(details)).unwrap();
+        assert_eq!((turn.stop, turn.text.as_str()), (StopReason::MaxTokens, "I would"));
+    }
+    let odd = whole(&body(json!({"reason": "tired"}))).unwrap_err();
+    assert!(odd.to_string().contains("tired"), "{odd}");
 }

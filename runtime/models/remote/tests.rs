@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::http::HttpError;
+use toolwarden_tools::offer::Offer;
 
 use super::{ModelTimeouts, Reading, RemoteModel, RemoteSettings, endpoint};
 use crate::models::canned_http::{Canned, CannedHttp, Step};
@@ -30,7 +31,7 @@ fn request() -> ModelRequest {
     ModelRequest {
         system: String::new(),
         messages: vec![Message::User { text: "hi".into() }],
-        tools: Vec::new(),
+        tools: Offer::default(),
         tool_calls_allowed: true,
         agent: "general".into(),
         fan_out: 1,
@@ -315,6 +316,102 @@ async fn what_is_no_answer_is_told_as_such() {
     assert!(
         matches!(streamed("chat", &odd).await.0, Err(ModelError::Unreadable { message }) if message.contains("tired"))
     );
+}
+
+/// The beginning of a call, a piece of its arguments, and the end of its turn.
+fn call_events(name: &str) -> (String, impl Fn(&str) -> String, String) {
+    let event = |fields: Value| format!("data: {fields}\n\n");
+    let protocol = name.to_owned();
+    let (begun, end) = match name {
+        "chat" => (
+            json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]}}]}),
+            event(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})),
+        ),
+        "messages" => (
+            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "a", "name": "f", "input": {}}}),
+            event(json!({"type": "content_block_stop", "index": 0}))
+                + &event(json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}))
+                + &event(json!({"type": "message_stop"})),
+        ),
+        _ => (
+            json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "function_call", "id": "i", "call_id": "a", "name": "f", "arguments": ""}}),
+            event(json!({"type": "response.completed", "response": {"status": "completed"}})),
+        ),
+    };
+    let piece = move |text: &str| {
+        let fields = match protocol.as_str() {
+            "chat" => {
+                json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}]})
+            }
+            "messages" => {
+                json!({"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": text}})
+            }
+            _ => json!({"type": "response.function_call_arguments.delta", "output_index": 0, "delta": text}),
+        };
+        format!("data: {fields}\n\n")
+    };
+    (event(begun), piece, end)
+}
+
+/// Bytes of the arguments that a call may not have.
+const FAR_TOO_MANY: usize = 50 * 1024 * 1024;
+
+#[test]
+fn arguments_of_fifty_megabytes_are_told_and_held_only_in_part() {
+    for name in ["chat", "messages", "responses"] {
+        let (begun, piece, end) = call_events(name);
+        let part = piece(&"x".repeat(1024 * 1024));
+        let parts = std::iter::repeat_n(part.as_bytes(), FAR_TOO_MANY / (1024 * 1024));
+        let first = piece("{\"text\": \"");
+        let all = [begun.as_bytes(), first.as_bytes()].into_iter().chain(parts).chain([end.as_bytes()]);
+        let turn = decoded(name, all).0.unwrap();
+        let CallArguments::Malformed { text, error } = &turn.calls[0].arguments else { panic!("{name}: it is parsed") };
+        assert!(text.len() <= crate::models::MALFORMED_BYTES_MAX, "{name}: {} bytes are held", text.len());
+        assert!(error.contains("bytes; at most 8388608 are taken"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_text_without_end_is_bounded() {
+    for name in ["chat", "messages", "responses"] {
+        let words = "x".repeat(1024 * 1024);
+        let delta = match name {
+            "chat" => json!({"choices": [{"index": 0, "delta": {"content": words}}]}),
+            "messages" => {
+                json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": words}})
+            }
+            _ => json!({"type": "response.output_text.delta", "output_index": 0, "delta": words}),
+        };
+        let begun = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
+        let begun = if name == "messages" { format!("data: {begun}\n\n") } else { String::new() };
+        let part = format!("data: {delta}\n\n");
+        let (mut reading, mut pieces) = (Reading::new(protocol(name).decoder()), 0);
+        reading.take(begun.as_bytes(), &Shown::default()).unwrap();
+        let error = loop {
+            pieces += 1;
+            assert!(pieces < 100, "{name}: it goes on for ever");
+            if let Err(error) = reading.take(part.as_bytes(), &crate::models::NoSink) {
+                break error;
+            }
+        };
+        assert!(matches!(&error, ModelError::TooLarge { .. }), "{name}: {error:?}");
+    }
+}
+
+/// Calls that the deadline of the whole turn ends, whatever is still sent.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_closes_is_left_at_the_end_of_the_time() {
+    for name in ["chat", "messages", "responses"] {
+        let (begun, piece, _) = call_events(name);
+        let part = piece("x");
+        let steps =
+            (0..10_000).flat_map(|_| [Step::Wait(Duration::from_secs(1)), Step::Bytes(part.clone().into_bytes())]);
+        let answer = Canned::steps([Step::Bytes(begun.into_bytes())].into_iter().chain(steps));
+        let began = tokio::time::Instant::now();
+        let error = ask(name, true, answer).await.0.unwrap_err();
+        assert!(matches!(error, ModelError::TimedOut { what: "no whole answer", .. }), "{name}: {error:?}");
+        assert_eq!(began.elapsed(), ModelTimeouts::default().total, "{name}");
+    }
 }
 
 #[tokio::test]

@@ -339,7 +339,7 @@ fn a_second_question_starts_afresh_with_fresh_ids() {
     let mut request = ModelRequest {
         system: String::new(),
         messages: vec![Message::User { text: "where is the lane?".into() }],
-        tools: vec![definition("task")],
+        tools: vec![definition("task")].into(),
         tool_calls_allowed: true,
         agent: "general".into(),
         fan_out: 4,

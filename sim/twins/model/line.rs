@@ -2,7 +2,8 @@
 //!
 //! Faults: the stream is cut (with an error or as if it had ended), pauses for longer than anybody waits, says an event
 //! twice, or has an event whose JSON is damaged; the provider answers that it is overloaded or wants to be asked later,
-//! says so inside of a stream that began well, or answers with a page of HTML.
+//! says so inside of a stream that began well, or answers with a page of HTML. Where the play is paced, the pieces come a
+//! span apart, and the stream may go silent before its last word.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use tokio::time::sleep;
 use toolwarden::models::ModelTurn;
 use toolwarden_tools::effects::http::{Http, HttpError, HttpHeaders, HttpRequest, HttpResponse};
 
-use super::stream::{events, unpaired};
+use super::stream::{events, last_events, unpaired};
 use crate::fate::Fate;
 use crate::play::Wire;
 
@@ -26,6 +27,8 @@ use crate::play::Wire;
 const TEXT_PIECES: [usize; 3] = [1, 2, 5];
 /// How many bytes usually arrive at once.
 const PACKET_BYTES: [usize; 4] = [usize::MAX, 1_000, 97, 13];
+/// Spans between two pieces of a paced stream, in milliseconds.
+const PIECE_MS: [u64; 4] = [0, 20, 60, 250];
 /// How long a stream pauses that nobody waits for.
 const PAUSE: Duration = Duration::from_secs(300);
 
@@ -33,6 +36,9 @@ const PAUSE: Duration = Duration::from_secs(300);
 pub(super) struct Line {
     pub(super) fate: Fate,
     pub(super) faulty: bool,
+    /// Whether it is only cut, of all that may happen.
+    pub(super) only_cuts: bool,
+    pub(super) paced: bool,
     pub(super) wire: Wire,
     pub(super) sent: ModelTurn,
     /// Whether what arrives can be told from what was sent: set when something was done that nobody can notice.
@@ -53,10 +59,12 @@ enum Fault {
     Later,
     FailsInside,
     Page,
+    /// Everything but the last word comes, and then nothing.
+    NoEnd,
 }
 
 /// All of them, in the order of their numbers.
-const FAULTS: [Fault; 9] = [
+const FAULTS: [Fault; 12] = [
     Fault::Cut,
     Fault::EndsEarly,
     Fault::Pauses,
@@ -66,7 +74,16 @@ const FAULTS: [Fault; 9] = [
     Fault::Later,
     Fault::FailsInside,
     Fault::Page,
+    // What a slow line is for.
+    Fault::NoEnd,
+    Fault::NoEnd,
+    Fault::NoEnd,
 ];
+/// How many of them there are where a stream is not paced.
+const PLAIN_FAULTS: usize = 9;
+
+/// How many of them are cuts; those come first.
+const CUTS: usize = 2;
 
 impl fmt::Debug for Line {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,7 +96,12 @@ type Step = Result<Bytes, HttpError>;
 
 impl Line {
     fn fault(&self) -> Option<Fault> {
-        let kinds = u32::try_from(FAULTS.len()).unwrap_or(u32::MAX);
+        let kinds = match (self.only_cuts, self.paced) {
+            (true, _) => CUTS,
+            (false, true) => FAULTS.len(),
+            (false, false) => PLAIN_FAULTS,
+        };
+        let kinds = u32::try_from(kinds).unwrap_or(u32::MAX);
         let fault = if self.faulty { FAULTS.get(self.fate.rare(kinds)? as usize).copied() } else { None };
         if fault.is_some() {
             self.fate.met("a stream that is not well");
@@ -87,7 +109,7 @@ impl Line {
         fault
     }
 
-    /// The stream as it arrives, and after which of its pieces it pauses.
+    /// The stream as it arrives, and before which of its pieces it pauses.
     fn stream(&self, fault: Option<Fault>) -> (Vec<Step>, Option<usize>) {
         let pieces = TEXT_PIECES[self.fate.usual(TEXT_PIECES.len())];
         let mut events = events(self.wire, &self.sent, pieces);
@@ -117,6 +139,10 @@ impl Line {
                 events.truncate(at);
                 events.push((failure.0, failure.1.to_owned()));
             }
+            Some(Fault::NoEnd) => {
+                self.fate.met("a stream without its end");
+                events.truncate(events.len().saturating_sub(last_events(self.wire)));
+            }
             _ => {}
         }
         let mut bytes = Vec::new();
@@ -131,7 +157,11 @@ impl Line {
         }
         let packet = PACKET_BYTES[self.fate.usual(PACKET_BYTES.len())].min(bytes.len().max(1));
         let mut steps: Vec<Step> = bytes.chunks(packet).map(|part| Ok(Bytes::copy_from_slice(part))).collect();
-        let pause = (fault == Some(Fault::Pauses)).then(|| any(steps.len().max(1)));
+        let mut pause = (fault == Some(Fault::Pauses)).then(|| any(steps.len().max(1)));
+        if fault == Some(Fault::NoEnd) {
+            pause = Some(steps.len());
+            steps.push(Ok(Bytes::new()));
+        }
         if fault == Some(Fault::Cut) {
             steps.push(Err(HttpError::Reset { reason: "pretended".to_owned() }));
         }
@@ -146,11 +176,14 @@ impl Http for Line {
             Err(error) => (self.unpaired)(format!("the request is not JSON: {error}")),
         }
         let fault = self.fault();
+        let piece_ms = if self.paced { PIECE_MS[self.fate.usual(PIECE_MS.len())] } else { 0 };
         let answer = |status: u16, fields: &[(&str, &str)], steps: Vec<Step>, pause: Option<usize>| {
             let headers: HttpHeaders = fields.iter().copied().collect();
             let steps = stream::iter(steps.into_iter().enumerate()).then(move |(number, step)| async move {
                 if pause == Some(number) {
                     sleep(PAUSE).await;
+                } else if piece_ms > 0 {
+                    sleep(Duration::from_millis(piece_ms)).await;
                 }
                 step
             });

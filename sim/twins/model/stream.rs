@@ -20,6 +20,16 @@ pub(super) fn events(wire: Wire, turn: &ModelTurn, pieces: usize) -> Vec<Event> 
     }
 }
 
+/// How many events a protocol has behind the last piece of a turn's content.
+pub(super) fn last_events(wire: Wire) -> usize {
+    match wire {
+        // Why it ended, what it cost, and the end.
+        Wire::Chat => 3,
+        Wire::Responses => 1,
+        Wire::Claude => 2,
+    }
+}
+
 /// What is wrong with how calls and results of a request fit together, if anything.
 pub(super) fn unpaired(wire: Wire, request: &Value) -> Option<String> {
     let (mut open, mut count) = (Vec::<String>::new(), 0_usize);
@@ -227,7 +237,7 @@ mod tests {
     use serde_json::json;
     use toolwarden::models::{CallArguments, ModelCall, ModelTurn};
 
-    use super::{cut, events, unpaired};
+    use super::{cut, events, last_events, unpaired};
     use crate::play::Wire;
 
     #[test]
@@ -246,6 +256,22 @@ mod tests {
         assert_eq!(last(Wire::Chat).1, "[DONE]");
         assert_eq!(last(Wire::Responses).0, "response.completed");
         assert_eq!(last(Wire::Claude).0, "message_stop");
+    }
+
+    #[test]
+    fn without_its_last_events_a_turn_has_all_of_its_content_and_no_end() {
+        let turn = ModelTurn::answer("every word of it");
+        for (wire, last) in [
+            (Wire::Chat, "finish_reason\":\"stop"),
+            (Wire::Responses, "completed\",\"output"),
+            (Wire::Claude, "end_turn"),
+        ] {
+            let mut all = events(wire, &turn, 2);
+            let ends = all.split_off(all.len() - last_events(wire));
+            let text = |events: &[super::Event]| events.iter().map(|(_, data)| data.as_str()).collect::<String>();
+            assert!(text(&all).contains("of it") && !text(&all).contains(last), "{}", text(&all));
+            assert!(text(&ends).contains(last), "{}", text(&ends));
+        }
     }
 
     #[test]

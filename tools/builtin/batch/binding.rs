@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::canonical_json::json_bytes;
 use crate::json_depth::JSON_DEPTH_MAX;
+use crate::json_tree::unheld_number;
 use crate::outcome::ToolOutcome;
 
 /// Largest field of a result that can be referred to, and largest value that a reference may stand for, in bytes.
@@ -17,7 +18,7 @@ pub const REFERENCES_MAX: usize = 64;
 /// Longest reference, in bytes.
 pub const REFERENCE_BYTES_MAX: usize = 1024;
 /// The key that makes an object a reference.
-const REFERENCE_KEY: &str = "$ref";
+pub(crate) const REFERENCE_KEY: &str = "$ref";
 
 /// A call that others may refer to, as it stands when a step begins.
 #[derive(Debug, Clone, Copy)]
@@ -201,7 +202,11 @@ fn field_of(reference: &str, field: &str, tool: &str, outcome: &ToolOutcome) -> 
     }
     match field {
         // What a tool prints as JSON can be walked into; anything else is a text.
-        "output" => Ok(serde_json::from_str(text).unwrap_or_else(|_| json!(text))),
+        // So is JSON with a number that no value holds: as a text it keeps its digits.
+        "output" => Ok(match unheld_number(text) {
+            Some(_) => json!(text),
+            None => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+        }),
         "output_lines" => Ok(text.lines().collect()),
         "metadata" => Ok(Value::Object(outcome.metadata.clone())),
         "exit_code" => Ok(json!(outcome.exit_code)),
@@ -292,6 +297,9 @@ mod tests {
     fn what_is_no_json_is_a_text() {
         assert_eq!(bound("plain\ntext", &json!({"$ref": "a.output"})).unwrap(), json!("plain\ntext"));
         assert_eq!(bound("plain\ntext", &json!({"$ref": "a.output_lines.1"})).unwrap(), json!("text"));
+        // Case C148: as a value it would lose digits.
+        let long = "{\"n\": 123456789012345678901234567890}";
+        assert_eq!(bound(long, &json!({"$ref": "a.output"})).unwrap(), json!(long));
     }
 
     #[test]

@@ -166,7 +166,7 @@ async fn harmless_shapes_are_applied_and_told() {
     }
 }
 
-/// Cases C049, C051, C053 to C058, R14: each refusal says what to do and touches nothing.
+/// Cases C049, C051, C053, C055, C056, C058 and R14: each refusal says what to do and touches nothing.
 #[tokio::test]
 async fn refusals_touch_nothing() {
     let outside = tempfile::tempdir().unwrap();

@@ -6,8 +6,8 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -450,6 +450,46 @@ async fn without_a_watch_files_are_known_by_their_stamps() {
         assert!(wait(&index) && index.status().entries > 100, "{:?}", index.status());
         compare(&ctx, &again, &json!({"mode": "grep", "query": "word77\\b"}), 102).await;
     }
+}
+
+/// Watches that are not to be had before somebody says so.
+#[derive(Debug)]
+struct LateWatches {
+    asked: mpsc::Sender<()>,
+    go_on: Mutex<mpsc::Receiver<()>>,
+}
+
+impl FolderWatches for LateWatches {
+    fn begin(&self) -> Result<Box<dyn FolderWatch>, WatchError> {
+        self.asked.send(()).unwrap();
+        // An error says that nobody is left to say so.
+        let _gone = self.go_on.lock().unwrap().recv();
+        SystemWatches.begin()
+    }
+}
+
+// Case R05: neither the first search nor any other waits for the index, which begins when the first one has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_search_waits_for_an_index_that_is_being_built() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("f"), "alpha\n").unwrap();
+    let ctx = context(folder.path());
+    let ((asked, is_asked), (go_on, told)) = (mpsc::channel(), mpsc::channel());
+    let watches = LateWatches { asked, go_on: Mutex::new(told) };
+    let indexes = Arc::new(ResidentIndexes::with_watches(None, Arc::new(watches)));
+    let index = indexes.of(ctx.workspace.files().as_ref()).unwrap();
+    assert!(is_asked.try_recv().is_err(), "nothing is built unasked");
+    let arguments = json!({"mode": "grep", "query": "alpha"});
+    compare(&ctx, &indexes, &arguments, 0).await;
+    is_asked.recv_timeout(Duration::from_secs(60)).unwrap();
+    // From here on the index is under way and does not come on.
+    fs::write(folder.path().join("g"), "alpha too\n").unwrap();
+    for arguments in [arguments, json!({"mode": "glob", "query": "*"}), json!({"mode": "bm25", "query": "alpha"})] {
+        compare(&ctx, &indexes, &arguments, 1).await;
+    }
+    assert!(index.view().is_none() && !index.status().ready);
+    drop(go_on);
+    assert!(wait(&index) && index.status().ready);
 }
 
 // The background work ends at once, and with it every thread of it.

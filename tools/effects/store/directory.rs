@@ -11,10 +11,10 @@
 //! commit/PID-N.log         facts of several sessions, synced once for all of them
 //! ```
 //!
-//! A batch with one session's facts is written to its log and synced. A batch of many sessions is written to their
-//! logs without, then to one commit log, which is synced: one wait for all of them. A log whose machine lost power
-//! before it was synced is filled up from the commit log of the dead process. What must stay true: a commit log goes
-//! only after every log that it covers was synced. A log that has become long loses its front, which a snapshot holds:
+//! A batch with one session's facts is written to its log and synced. A batch of many sessions is written to one commit
+//! log, which is synced: one wait for all of them; their own logs are written behind that, while their next facts
+//! gather. A log that lacks what the commit log of a dead process holds is filled up from it. What must stay true: a
+//! commit log goes only after every log that it covers was synced, and a log is read only when it is written. A log that has become long loses its front, which a snapshot holds:
 //! the rest is written aside and renamed, with the last fact that the snapshot holds, so that it says where it begins.
 
 mod commit_log;
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::effects::store::directory::commit_log::CommitLog;
 use crate::effects::store::directory::medium::{Disk, Medium};
-use crate::effects::store::record::{Recovered, Scan, encode, scan};
+use crate::effects::store::record::{HEADER_BYTES, Recovered, Scan, encode, scan};
 use crate::effects::store::{
     Append, FACT_BYTES_MAX, LOG_BYTES_MAX, OnDamage, SNAPSHOT_BYTES_MAX, Store, StoreError, check_name,
 };
@@ -52,7 +52,9 @@ pub struct DirectoryStore {
     durability: Durability,
     held: Mutex<BTreeMap<SessionId, Arc<Mutex<Held>>>>,
     commit: Mutex<Option<CommitLog>>,
-    /// Held for the length of an append, so that there is one order of locks.
+    /// Sessions whose logs lack what the commit log holds.
+    behind: Mutex<Vec<Arc<Mutex<Held>>>>,
+    /// Held for the length of an append, and of whatever takes the locks below in another order.
     appending: Mutex<()>,
 }
 
@@ -69,7 +71,10 @@ pub enum Durability {
 struct Held {
     folder: PathBuf,
     log: File,
+    /// Length of the log, in bytes, with what is still to be written to it.
     bytes: u64,
+    /// The end of the log, which is in the commit log and not yet here.
+    unwritten: Vec<u8>,
     /// The sequence that the next fact has; none in an empty log.
     next: Option<u64>,
     /// Whether something in the log is durable in the commit log alone.
@@ -109,6 +114,7 @@ impl DirectoryStore {
             durability,
             held: Mutex::default(),
             commit: Mutex::default(),
+            behind: Mutex::default(),
             appending: Mutex::default(),
         };
         for folder in [root.to_owned(), store.sessions_folder(), store.commit_folder()] {
@@ -150,6 +156,10 @@ impl DirectoryStore {
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<Mutex<Held>>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn behind(&self) -> MutexGuard<'_, Vec<Arc<Mutex<Held>>>> {
+        self.behind.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn holding(&self, session: &SessionId) -> Result<Arc<Mutex<Held>>, StoreError> {
@@ -269,6 +279,16 @@ impl DirectoryStore {
         self.sync_folder(&self.commit_folder()).map_err(|error| fail("sync", &self.commit_folder(), &error))
     }
 
+    /// As [`Self::recover`], for somebody who only looks, and may be allowed no more than that.
+    fn recover_before_a_look(&self) {
+        let folder = self.commit_folder();
+        if commit_log::is_any(&folder)
+            && let Err(error) = self.alone().and_then(|_alone| self.recover())
+        {
+            tracing::warn!(%error, "what a dead process left cannot be looked at");
+        }
+    }
+
     /// Appends what a log lacks; false when its commit log is still needed.
     fn fill_up(&self, session: &SessionId, records: &[(u64, Vec<u8>)]) -> Result<bool, StoreError> {
         let folder = self.folder(session);
@@ -302,13 +322,13 @@ impl DirectoryStore {
         Ok(true)
     }
 
-    /// Writes one session's facts of a batch to its log, without syncing.
-    fn write(&self, held: &mut Held, session: &SessionId, facts: &[&Append]) -> Result<(), StoreError> {
-        let path = held.folder.join("facts.log");
+    /// Takes one session's facts of a batch to the end of its log, where they are still to be written.
+    fn take(held: &mut Held, session: &SessionId, facts: &[&Append]) -> Result<(), StoreError> {
+        let path = || held.folder.join("facts.log");
         if let Some(message) = &held.broken {
             return Err(StoreError::Broken { session: session.clone(), message: message.clone() });
         }
-        let mut frames = Vec::new();
+        let mut frames = Vec::with_capacity(facts.iter().map(|fact| fact.payload.len() + HEADER_BYTES).sum());
         let mut next = held.next;
         for fact in facts {
             if fact.payload.len() > FACT_BYTES_MAX {
@@ -317,27 +337,46 @@ impl DirectoryStore {
             if next.is_some_and(|next| next != fact.sequence) {
                 let error =
                     io::Error::new(io::ErrorKind::InvalidInput, format!("fact {} is out of order", fact.sequence));
-                return Err(fail("append to", &path, &error));
+                return Err(fail("append to", &path(), &error));
             }
             encode(fact.sequence, &fact.payload, &mut frames);
             next = Some(fact.sequence + 1);
         }
         let length = u64::try_from(frames.len()).unwrap_or(u64::MAX);
         if held.bytes.saturating_add(length) > LOG_BYTES_MAX {
-            return Err(too_large(&format!("the log {}", path.display()), frames.len(), LOG_BYTES_MAX));
+            return Err(too_large(&format!("the log {}", path().display()), frames.len(), LOG_BYTES_MAX));
         }
-        if let Err(error) = self.medium.write(&held.log, held.bytes, &frames) {
-            // A part of it may be there; where even that cannot be cut, the next open finds a torn end.
-            let _ = self.medium.truncate(&held.log, held.bytes);
-            held.broken = Some(error.to_string());
-            return Err(fail("write", &path, &error));
+        match held.unwritten.is_empty() {
+            true => held.unwritten = frames,
+            false => held.unwritten.extend_from_slice(&frames),
         }
         held.bytes += length;
         held.next = next;
         Ok(())
     }
 
+    /// Writes what a log lacks, without syncing.
+    fn write(&self, held: &mut Held) -> Result<(), StoreError> {
+        if held.unwritten.is_empty() {
+            return Ok(());
+        }
+        let path = || held.folder.join("facts.log");
+        if let Some(message) = &held.broken {
+            return Err(fail("write", &path(), &io::Error::other(message.clone())));
+        }
+        let begin = held.bytes.saturating_sub(u64::try_from(held.unwritten.len()).unwrap_or(u64::MAX));
+        if let Err(error) = self.medium.write(&held.log, begin, &held.unwritten) {
+            // A part of it may be there; where even that cannot be cut, the next open finds a torn end.
+            let _ = self.medium.truncate(&held.log, begin);
+            held.broken = Some(error.to_string());
+            return Err(fail("write", &path(), &error));
+        }
+        held.unwritten = Vec::new();
+        Ok(())
+    }
+
     fn sync_log(&self, held: &mut Held) -> Result<(), StoreError> {
+        self.write(held)?;
         match self.sync(&held.log) {
             Ok(()) => {
                 held.dirty = false;
@@ -351,20 +390,14 @@ impl DirectoryStore {
         }
     }
 
-    /// Makes a batch of several sessions durable with one sync.
+    /// Makes a batch durable: one session's in its log, that of several with one sync.
     fn commit(
         &self,
         facts: &[&Append],
         sessions: &mut [(&Append, MutexGuard<'_, Held>)],
     ) -> Vec<(SessionId, StoreError)> {
-        if self.durability == Durability::Buffered {
-            return Vec::new();
-        }
-        if let [(_, held)] = sessions {
-            let failed = self.sync_log(held).err();
-            return failed.into_iter().map(|error| (sessions[0].0.session.clone(), error)).collect();
-        }
-        if self.commit_together(facts).is_ok() {
+        let is_shared = self.durability == Durability::Synced && sessions.len() > 1;
+        if is_shared && self.commit_together(facts).is_ok() {
             sessions.iter_mut().for_each(|(_, held)| held.dirty = true);
             return Vec::new();
         }
@@ -432,7 +465,8 @@ impl DirectoryStore {
     ) -> Result<(), StoreError> {
         let path = folder.join("facts.log");
         let log = open_file(&path).map_err(|error| fail("open", &path, &error))?;
-        let held = Held { folder, log, bytes, next, dirty: false, broken: None, _lock: lock };
+        let unwritten = Vec::new();
+        let held = Held { folder, log, bytes, unwritten, next, dirty: false, broken: None, _lock: lock };
         self.held().insert(session.clone(), Arc::new(Mutex::new(held)));
         Ok(())
     }
@@ -496,6 +530,7 @@ impl Store for DirectoryStore {
     }
 
     fn append(&self, batch: &[Append]) -> Vec<Result<(), StoreError>> {
+        self.catch_up();
         let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
         let mut by_session: BTreeMap<&SessionId, Vec<&Append>> = BTreeMap::new();
         for fact in batch {
@@ -516,7 +551,7 @@ impl Store for DirectoryStore {
         let mut to_commit: Vec<&Append> = Vec::new();
         for (facts, held) in &holding {
             let mut guard = held.lock().unwrap_or_else(PoisonError::into_inner);
-            match self.write(&mut guard, &facts[0].session, facts) {
+            match Self::take(&mut guard, &facts[0].session, facts) {
                 Ok(()) => {
                     written.push((facts[0], guard));
                     to_commit.extend(facts);
@@ -530,9 +565,23 @@ impl Store for DirectoryStore {
             failed.extend(self.commit(&to_commit, &mut written));
         }
         drop(written);
+        let is_behind =
+            |held: &Arc<Mutex<Held>>| !held.lock().unwrap_or_else(PoisonError::into_inner).unwritten.is_empty();
+        self.behind().extend(holding.into_iter().map(|(_, held)| held).filter(is_behind));
         self.shorten_commit_log();
         let answer = |fact: &Append| failed.get(&fact.session).map_or(Ok(()), |error| Err(error.clone()));
         batch.iter().map(answer).collect()
+    }
+
+    fn catch_up(&self) {
+        let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
+        for held in std::mem::take(&mut *self.behind()) {
+            let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = self.write(&mut held) {
+                // The session's next fact is refused; what was acknowledged is in the commit log, which stays.
+                tracing::warn!(folder = %held.folder.display(), %error, "a log cannot be written");
+            }
+        }
     }
 
     fn save_snapshot(&self, session: &SessionId, bytes: &[u8]) -> Result<(), StoreError> {
@@ -552,6 +601,7 @@ impl Store for DirectoryStore {
     fn begin_anew(&self, session: &SessionId) -> Result<String, StoreError> {
         let held = self.holding(session)?;
         let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(&mut held)?;
         let aside = self.put_aside(&held.folder, 0)?;
         let emptied = self.medium.truncate(&held.log, 0).and_then(|()| self.sync(&held.log));
         emptied.map_err(|error| fail("empty", &held.folder.join("facts.log"), &error))?;
@@ -568,6 +618,7 @@ impl Store for DirectoryStore {
         if held.bytes <= kept_bytes {
             return Ok(0);
         }
+        self.write(&mut held)?;
         let bytes = read_bounded(&held.folder.join("facts.log"), LOG_BYTES_MAX)?.unwrap_or_default();
         let (before, found) = (held.bytes, scan(bytes));
         // What is not whole is left for the next open, which says so.
@@ -581,16 +632,20 @@ impl Store for DirectoryStore {
     }
 
     fn release(&self, session: &SessionId) {
+        let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
         let held = self.held().remove(session);
+        let mut commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(held) = held {
+            self.behind().retain(|behind| !Arc::ptr_eq(behind, &held));
             let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
             if held.dirty
                 && let Err(error) = self.sync_log(&mut held)
             {
                 tracing::warn!(%session, %error, "the log is whole in the commit log alone");
+                // Left to whoever opens a session next, as that of a dead process.
+                drop(commit.take());
             }
         }
-        let mut commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
         // Every log that the commit log covers was held by this store, and was synced when it was released.
         if self.held().is_empty()
             && let Some(log) = commit.take()
@@ -603,6 +658,10 @@ impl Store for DirectoryStore {
     fn look(&self, session: &SessionId) -> Result<Recovered, StoreError> {
         check_name(session)?;
         let folder = self.folder(session);
+        match self.holding(session) {
+            Ok(held) => self.write(&mut held.lock().unwrap_or_else(PoisonError::into_inner))?,
+            Err(_) => self.recover_before_a_look(),
+        }
         let Some(bytes) = read_bounded(&folder.join("facts.log"), LOG_BYTES_MAX)? else {
             return Err(StoreError::Unknown { session: session.clone() });
         };

@@ -191,6 +191,7 @@ fn what_one_sync_made_durable_for_many_is_there_after_the_machine_lost_its_logs(
     store.append(&[fact("a", 1)]);
     let synced = std::fs::read(log_of(folder.path(), "a")).unwrap();
     assert!(store.append(&[fact("a", 2), fact("b", 1), fact("c", 1), fact("c", 2)]).iter().all(Result::is_ok));
+    store.catch_up();
     // The process dies with the machine: what was not synced is gone, or there in part.
     drop(store);
     std::fs::write(log_of(folder.path(), "a"), &synced).unwrap();
@@ -203,6 +204,51 @@ fn what_one_sync_made_durable_for_many_is_there_after_the_machine_lost_its_logs(
     assert_eq!(texts(&store.open(&id("c"), OnDamage::Refuse).unwrap()), ["c 1", "c 2"]);
     let left = std::fs::read_dir(folder.path().join("commit")).unwrap().count();
     assert_eq!(left, 0, "a commit log that was used up is gone");
+}
+
+#[test]
+fn logs_that_are_written_behind_the_answers_lack_nothing_for_whoever_reads_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = at(folder.path());
+    for session in ["a", "b", "c"] {
+        store.create(&id(session), None, None).unwrap();
+    }
+    let length = |session| std::fs::read(log_of(folder.path(), session)).unwrap().len();
+    let both = |number| [fact("a", number), fact("b", number)];
+    assert!(store.append(&both(1)).iter().all(Result::is_ok));
+    assert_eq!((length("a"), length("b")), (0, 0));
+    assert_eq!(texts(&store.look(&id("a")).unwrap()), ["a 1"], "a look of the one who holds it");
+    assert_eq!(store.append(&[fact("b", 2)]), [Ok(())]);
+    assert!(store.append(&[fact("b", 3), fact("c", 1)]).iter().all(Result::is_ok));
+    store.release(&id("b"));
+    let other = at(folder.path());
+    assert_eq!(texts(&other.open(&id("b"), OnDamage::Refuse).unwrap()), ["b 1", "b 2", "b 3"], "a release");
+    other.release(&id("b"));
+    // Somebody else looks: at what a living process has not written yet, and once it is dead at all of it.
+    assert_eq!(length("c"), 0);
+    drop(store);
+    assert_eq!(texts(&at(folder.path()).look(&id("c")).unwrap()), ["c 1"]);
+    assert_eq!(texts(&at(folder.path()).open(&id("a"), OnDamage::Refuse).unwrap()), ["a 1"]);
+}
+
+// A commit log went away with the last session although a log that it covered could not be written.
+#[test]
+fn a_commit_log_stays_for_a_log_that_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let medium = Arc::new(Failing { fails_at: 1000, steps: AtomicU64::new(0), kind: io::ErrorKind::StorageFull });
+    let store = DirectoryStore::with_medium(folder.path(), Durability::Synced, Arc::clone(&medium) as _).unwrap();
+    for session in ["a", "b"] {
+        store.create(&id(session), None, None).unwrap();
+    }
+    assert!(store.append(&[fact("a", 1), fact("b", 1)]).iter().all(Result::is_ok));
+    medium.steps.store(1000, Ordering::Relaxed);
+    store.release(&id("a"));
+    store.release(&id("b"));
+    // There is room again.
+    medium.steps.store(0, Ordering::Relaxed);
+    for session in ["a", "b"] {
+        assert_eq!(texts(&store.open(&id(session), OnDamage::Refuse).unwrap()), [format!("{session} 1")]);
+    }
 }
 
 #[test]
@@ -267,6 +313,9 @@ fn work(folder: &Path, medium: Arc<dyn Medium>) -> ([usize; 2], Option<StoreErro
             for (fact, answer) in batch.iter().zip(store.append(&batch)) {
                 acknowledged[usize::from(fact.session == id("b"))] += usize::from(answer.is_ok());
                 keep(answer);
+            }
+            if round == 1 {
+                store.catch_up();
             }
         }
         keep(store.save_snapshot(&id("a"), b"more"));

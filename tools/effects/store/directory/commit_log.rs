@@ -117,6 +117,12 @@ impl DeadLog {
     }
 }
 
+/// Whether there is a commit log, held or not.
+#[expect(clippy::disallowed_methods, reason = "the real side of the store port")]
+pub(super) fn is_any(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
+}
+
 /// The commit logs that nobody holds.
 #[expect(clippy::disallowed_methods, reason = "the real side of the store port")]
 pub(super) fn left_by_the_dead(folder: &Path) -> Result<Vec<DeadLog>, StoreError> {
