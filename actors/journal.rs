@@ -74,7 +74,7 @@ pub struct Entry<E> {
     pub event: E,
 }
 
-/// Takes entries for keeps, in order; called by one journal at a time.
+/// Takes entries for keeps, in order; called by one at a time, which may be the journal or whoever ends a call.
 pub trait JournalSink<E>: Send {
     /// Stores an entry; it is durable, as far as this sink goes, when the call returns.
     ///
