@@ -44,6 +44,9 @@ impl Registered {
 
     /// The tool as a model is told of it.
     pub fn offered(&self) -> Arc<OfferedTool> {
+        if let Some(fixed) = self.tool.fixed() {
+            return fixed.offered();
+        }
         Arc::clone(self.offered.get_or_init(|| Arc::new(OfferedTool::new(self.tool.spec().definition()))))
     }
 

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::context::ToolContext;
 use crate::declaration::{Capabilities, ToolDefinition};
 use crate::ids::ToolName;
+use crate::offer::OfferedTool;
 use crate::outcome::ToolOutcome;
 use crate::schema::{Schema, SchemaError};
 
@@ -88,17 +89,23 @@ pub struct ToolSpec {
 pub struct FixedSpec {
     spec: LazyLock<ToolSpec>,
     schema: OnceLock<Arc<Schema>>,
+    offered: OnceLock<Arc<OfferedTool>>,
 }
 
 impl FixedSpec {
     /// Made by this, once.
     pub const fn new(make: fn() -> ToolSpec) -> Self {
-        Self { spec: LazyLock::new(make), schema: OnceLock::new() }
+        Self { spec: LazyLock::new(make), schema: OnceLock::new(), offered: OnceLock::new() }
     }
 
     /// The description.
     pub fn get(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    /// The tool as a model is told of it.
+    pub fn offered(&self) -> Arc<OfferedTool> {
+        Arc::clone(self.offered.get_or_init(|| Arc::new(OfferedTool::new(self.spec.definition()))))
     }
 
     /// The compiled form of its parameters.
