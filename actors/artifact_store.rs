@@ -248,7 +248,7 @@ impl ArtifactStore {
     ///
     /// # Errors
     /// [`ArtifactError`]; there is nothing to refer to then.
-    pub async fn keep(&self, session: &SessionId, name: &Digest, bytes: Arc<str>) -> Result<(), ArtifactError> {
+    pub async fn keep(&self, session: &SessionId, name: &Digest, bytes: String) -> Result<(), ArtifactError> {
         let (bytes_max, found) = (self.limits.artifact_bytes_max, bytes.len() as u64);
         if found > bytes_max {
             return Err(ArtifactError::TooLarge { bytes: found, bytes_max });

@@ -50,7 +50,8 @@ impl fmt::Display for Resource {
 }
 
 /// So much of each resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Amount {
     /// Calls.
     pub calls: u64,
@@ -65,6 +66,11 @@ pub struct Amount {
 }
 
 impl Amount {
+    /// Whether it is nothing.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// So much of one resource.
     pub fn get(&self, resource: Resource) -> u64 {
         match resource {

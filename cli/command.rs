@@ -24,17 +24,17 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use thiserror::Error;
 use toolwarden::evaluation::EvaluationError;
-use toolwarden::session::SessionError;
 use toolwarden::session::verify::VerifyError;
+use toolwarden::session::{Session, SessionError};
 use toolwarden::settlement::proof::ProofError;
 use toolwarden_tools::effects::blobs::BlobError;
 
 use crate::artifacts::ArtifactsError;
-use crate::assembly::{AssemblyError, Surroundings};
+use crate::assembly::{Assembly, AssemblyError, Plan, Surroundings, WorkspaceArgs};
 use crate::attendant::Killed;
 use crate::input::InputError;
 use crate::stop_signal::StopSignal;
-use crate::terminal::OutputError;
+use crate::terminal::{OutputError, print};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -160,6 +160,22 @@ pub(crate) async fn carry_out(command: Command, with: &Surroundings) -> ExitCode
             ExitCode::from(if error.is_usage() { 2 } else { 1 })
         }
     }
+}
+
+/// Opens a session over the workspace to look at it, and prints what is told of it.
+async fn look_at(
+    args: WorkspaceArgs,
+    with: &Surroundings,
+    tell: impl FnOnce(&Session) -> serde_json::Result<String>,
+) -> Result<End, CommandError> {
+    let plan = Plan { bucket: args.bucket, ..Plan::new(&args.workspace) };
+    let mut assembly = Assembly::open(plan, with).await?;
+    let session = assembly.session.clone();
+    if let Err(end) = assembly.close().await {
+        return Ok(killed(end));
+    }
+    print(&tell(&session)?)?;
+    Ok(End::Done)
 }
 
 /// The end of work that was killed: only Ctrl-C kills.

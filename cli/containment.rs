@@ -7,6 +7,7 @@ use toolwarden_tools::effects::processes::containment::{
     CgroupPlan, CommandLimits, Containment, MEMORY_BYTES_MIN, PROCESSES_MIN, Unavailable,
 };
 use toolwarden_tools::effects::processes::shim::guarded::GuardedProcesses;
+use toolwarden_tools::effects::processes::shim::last_resort::take_orphans;
 use toolwarden_tools::effects::processes::system::SystemProcesses;
 use toolwarden_tools::effects::processes::{ContainmentLevel, Processes};
 
@@ -121,7 +122,12 @@ impl Level {
     /// # Errors
     /// Why the level is not available here.
     async fn processes(asked: Option<Self>) -> Result<Arc<dyn Processes>, Unavailable> {
-        let Some(guarded) = asked.unwrap_or_default().guarded() else { return Ok(Arc::new(SystemProcesses)) };
+        let level = asked.unwrap_or_default();
+        let Some(guarded) = level.guarded() else { return Ok(Arc::new(SystemProcesses)) };
+        if level == Self::SubReaper {
+            // This program starts nothing else. Where the system does not know how, commands are held all the same.
+            let _ = take_orphans();
+        }
         if asked.is_some() {
             guarded.probe().await?;
         }

@@ -2,8 +2,9 @@
 //! in this runtime.
 //!
 //! What must stay true: a contract's policies hold beside those of this host, and neither widens the other; the same key is
-//! the same work, however often it is asked for; whoever asked for it first ends it by going away, whoever joined it ends its
-//! own wait alone; and when the host stops, every session that it opened has ended.
+//! the same work, however often it is asked for; whoever goes away ends its own wait alone, and the last who waits ends the
+//! work; what was ended so is nobody's answer later, so that whoever asks again has it done; and when the host stops, every
+//! session that it opened has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -29,6 +30,8 @@ use crate::session::{CancelTarget, Session};
 pub const CONTRACTS_MAX: usize = 256;
 /// Most answers that are kept for whoever asks for the same work again.
 pub const KEPT_ANSWERS_MAX: usize = 1024;
+/// Most connections at a time; a further one waits in the socket.
+pub const CONNECTIONS_MAX: usize = 1024;
 
 /// Carries out child runs for other processes; clones share it.
 #[derive(Clone)]
@@ -43,18 +46,80 @@ struct Shared {
 
 #[derive(Default)]
 struct Works {
-    answers: BTreeMap<TaskId, watch::Receiver<Option<ChildAnswer>>>,
-    /// In the order they were taken.
-    order: VecDeque<TaskId>,
+    by_key: BTreeMap<TaskId, Work>,
+    /// Those whose answer is kept, the oldest in front.
+    answered: VecDeque<(TaskId, u64)>,
     under_way: usize,
+    last: u64,
 }
 
-/// Counts a work out when it goes, however that is.
-struct UnderWay(Arc<Shared>);
+/// The work of one contract, under way or done.
+struct Work {
+    /// Tells it from another one of the same key.
+    number: u64,
+    answer: watch::Receiver<Option<ChildAnswer>>,
+    cancel: Cancellation,
+    waiters: usize,
+    /// Whether it was told to end: what it comes to is not its answer.
+    is_ending: bool,
+}
+
+/// What becomes of somebody who asks for work.
+enum Asked {
+    /// It is begun, or under way or done already.
+    Joined(Joined),
+    /// The same work was told to end, and has not ended yet.
+    Ending(watch::Receiver<Option<ChildAnswer>>),
+    /// Too much is under way.
+    Full,
+}
+
+impl Works {
+    /// Counts one out who waits; true when nobody is left and the work was told to end.
+    fn leave(&mut self, key: &TaskId, number: u64, reason: CancelReason) -> bool {
+        let Some(work) = self.by_key.get_mut(key).filter(|work| work.number == number) else { return false };
+        work.waiters = work.waiters.saturating_sub(1);
+        if work.waiters > 0 || work.answer.borrow().is_some() {
+            return false;
+        }
+        work.is_ending = true;
+        work.cancel.cancel(reason);
+        true
+    }
+
+    /// A work has ended: its answer is kept for a while, unless it was told to end.
+    fn ended(&mut self, key: &TaskId, number: u64) {
+        self.under_way -= 1;
+        match self.by_key.get(key).filter(|work| work.number == number) {
+            Some(work) if work.is_ending => drop(self.by_key.remove(key)),
+            Some(_) => self.answered.push_back((key.clone(), number)),
+            None => {}
+        }
+        while self.answered.len() > KEPT_ANSWERS_MAX {
+            let Some((oldest, number)) = self.answered.pop_front() else { return };
+            if self.by_key.get(&oldest).is_some_and(|work| work.number == number) {
+                self.by_key.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// Tells the end of a work however it ends; a work that is lost has no answer.
+struct UnderWay {
+    shared: Arc<Shared>,
+    key: TaskId,
+    number: u64,
+    tell: watch::Sender<Option<ChildAnswer>>,
+    answer: Option<ChildAnswer>,
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.works().under_way -= 1;
+        let answer =
+            self.answer.take().unwrap_or_else(|| failed("the child run was lost to a fault of its host".to_owned()));
+        let mut works = self.shared.works();
+        self.tell.send_replace(Some(answer));
+        works.ended(&self.key, self.number);
     }
 }
 
@@ -82,7 +147,7 @@ impl ChildHost {
                 biased;
                 _ = stop.cancelled() => break Ok(()),
                 Some(_) = carried.join_next(), if !carried.is_empty() => {}
-                incoming = listener.next() => match incoming {
+                incoming = listener.next(), if carried.len() < CONNECTIONS_MAX => match incoming {
                     Ok(incoming) => {
                         carried.spawn(self.clone().serve_one(incoming, stop.clone()));
                     }
@@ -106,72 +171,118 @@ impl ChildHost {
         if let Err(why) = check(&contract) {
             return taken.refuse(&why).await;
         }
-        let key = contract.idempotency_key.clone();
-        let Some(work) = self.begin(contract, &stop) else {
+        let Some(work) = self.begin(contract, &stop).await else {
             return taken.refuse(&format!("{CONTRACTS_MAX} child runs are carried out here already")).await;
         };
-        let (cancel, own, mut ended) = (work.cancel.clone(), work.own, work.answer.clone());
+        let (key, number, cancel) = (work.key.clone(), work.number, work.cancel.clone());
         if let Err(error) = taken.answer(&key, &cancel, work.answer()).await {
             tracing::debug!(%error, task = %key, "the answer to a contract did not come through");
-            if own {
-                // Nobody waits for it any more, but the host does. Work that is lost has ended as well.
-                cancel.cancel(CancelReason::CallerGone);
-                drop(ended.wait_for(Option::is_some).await);
-            }
+        }
+        // Where nobody waits for the work any more, the host does.
+        let ending = self
+            .shared
+            .works()
+            .by_key
+            .get(&key)
+            .filter(|work| work.number == number && work.is_ending)
+            .map(|work| work.answer.clone());
+        if let Some(mut ending) = ending {
+            // Work that is lost has ended as well.
+            drop(ending.wait_for(Option::is_some).await);
         }
     }
 
     /// Begins the work of a contract, or joins that which is under way or done; none when too much is.
-    fn begin(&self, contract: ChildContract, stop: &Cancellation) -> Option<Joined> {
+    async fn begin(&self, contract: ChildContract, stop: &Cancellation) -> Option<Joined> {
+        loop {
+            match self.ask(&contract, stop) {
+                Asked::Joined(joined) => return Some(joined),
+                Asked::Full => return None,
+                Asked::Ending(mut ended) => {
+                    // Two at a time would be more of the same work.
+                    drop(ended.wait_for(Option::is_some).await);
+                }
+            }
+        }
+    }
+
+    fn ask(&self, contract: &ChildContract, stop: &Cancellation) -> Asked {
         let mut works = self.shared.works();
-        if let Some(answer) = works.answers.get(&contract.idempotency_key) {
-            // Whoever asks again ends nothing but its own wait.
-            return Some(Joined { answer: answer.clone(), cancel: Cancellation::new(), own: false });
+        let key = contract.idempotency_key.clone();
+        if let Some(work) = works.by_key.get_mut(&key) {
+            if work.is_ending {
+                return Asked::Ending(work.answer.clone());
+            }
+            work.waiters += 1;
+            return Asked::Joined(Joined::new(&self.shared, key, work));
         }
         if works.under_way >= CONTRACTS_MAX {
-            return None;
+            return Asked::Full;
         }
         works.under_way += 1;
-        let under_way = UnderWay(Arc::clone(&self.shared));
+        works.last += 1;
+        let number = works.last;
         let (tell, answer) = watch::channel(None);
-        works.answers.insert(contract.idempotency_key.clone(), answer.clone());
-        works.order.push_back(contract.idempotency_key.clone());
-        if works.order.len() > KEPT_ANSWERS_MAX + CONTRACTS_MAX {
-            let oldest = works.order.pop_front();
-            oldest.and_then(|oldest| works.answers.remove(&oldest));
-        }
-        drop(works);
         let cancel = Cancellation::new();
-        let work = carry_out(Arc::clone(&self.shared), contract, cancel.clone(), stop.clone());
+        let work = Work { number, answer, cancel: cancel.clone(), waiters: 1, is_ending: false };
+        let joined = Joined::new(&self.shared, key.clone(), &work);
+        works.by_key.insert(key.clone(), work);
+        drop(works);
+        let shared = Arc::clone(&self.shared);
+        let under_way = UnderWay { shared: Arc::clone(&shared), key, number, tell, answer: None };
+        let work = carry_out(shared, contract.clone(), cancel, stop.clone());
         tokio::spawn(async move {
-            let answer = work.await;
-            tell.send_replace(Some(answer));
-            drop(under_way);
+            let mut under_way = under_way;
+            under_way.answer = Some(work.await);
         });
-        Some(Joined { answer, cancel, own: true })
+        Asked::Joined(joined)
     }
 }
 
-/// Work that somebody waits for.
+/// Somebody who waits for work; counted out when it goes, however that is.
 struct Joined {
+    shared: Arc<Shared>,
+    key: TaskId,
+    number: u64,
     answer: watch::Receiver<Option<ChildAnswer>>,
+    /// Given when this one is to wait no longer.
     cancel: Cancellation,
-    /// Whether this is who asked for it first.
-    own: bool,
+    is_counted: bool,
 }
 
 impl Joined {
+    fn new(shared: &Arc<Shared>, key: TaskId, work: &Work) -> Self {
+        let (number, answer) = (work.number, work.answer.clone());
+        Self { shared: Arc::clone(shared), key, number, answer, cancel: Cancellation::new(), is_counted: true }
+    }
+
     async fn answer(mut self) -> ChildAnswer {
-        let lost = || failed("the child run was lost to a fault of its host".to_owned());
-        let answered = async { self.answer.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone()) };
-        if self.own {
-            return answered.await.unwrap_or_else(lost);
-        }
+        let cancel = self.cancel.clone();
         tokio::select! {
             biased;
-            answer = answered => answer.unwrap_or_else(lost),
-            reason = self.cancel.cancelled() => failed(reason.to_string()),
+            answer = self.ended() => answer,
+            reason = cancel.cancelled() => match self.leave(reason.clone()) {
+                // Nobody else waits: it ends, and says what it used.
+                true => self.ended().await,
+                false => failed(reason.to_string()),
+            },
         }
+    }
+
+    async fn ended(&mut self) -> ChildAnswer {
+        let ended = self.answer.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
+        ended.unwrap_or_else(|| failed("the child run was lost to a fault of its host".to_owned()))
+    }
+
+    /// Waits no longer; true when nobody else does.
+    fn leave(&mut self, reason: CancelReason) -> bool {
+        std::mem::take(&mut self.is_counted) && self.shared.works().leave(&self.key, self.number, reason)
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.leave(CancelReason::CallerGone);
     }
 }
 

@@ -2,14 +2,16 @@
 //! parent's, its own memory of files, its parent's rules and never wider ones, and its own ending.
 //!
 //! A child that its call waits for is a member of that call's fan-out; one in the background hangs on the session and
-//! begins once its turn stands ([`TaskBook`](crate::task_book::TaskBook)). What must stay true: whatever happens to a
-//! child it is told to have begun and ended once each, and the first word about its end is the one that counts.
+//! begins once its turn stands ([`TaskBook`](crate::task_book::TaskBook)). Where the session is kept, each child is kept in
+//! a session of its own, and a call that is made again after its process ended comes back to the children that it had
+//! begun. What must stay true: whatever happens to a child it is told to have begun and ended once each, and the first
+//! word about its end is the one that counts.
 
 mod child;
 mod form;
 mod remote;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -25,7 +27,8 @@ use toolwarden_tools::ids::{InvocationId, SessionId, TaskId};
 
 use self::child::Child;
 use crate::agent::{AgentOrigin, Agents};
-use crate::facts::{BackgroundStart, Fact};
+use crate::facts::state::ChildEnd;
+use crate::facts::{BackgroundStart, ChildPlace};
 use crate::kernel::Kernel;
 use crate::models::Model;
 use crate::run::RunLimits;
@@ -68,9 +71,31 @@ impl Delegation {
             agent: self.agents.get(&task.agent).cloned(),
             invocation: invocation.clone(),
             background: false,
+            place: None,
+            known: None,
+            used: OnceLock::new(),
+            runs: OnceLock::new(),
             task,
             task_id,
         }
+    }
+
+    /// The children of a call: those that it had begun before its process ended, and new ones in the other places.
+    fn children(self: &Arc<Self>, parent: &Arc<Scope>, invocation: &InvocationId, tasks: Vec<ChildTask>) -> Vec<Child> {
+        let call = parent.facts.as_ref().and_then(|facts| facts.call_of(invocation));
+        let at = |(index, task)| {
+            let place = call.clone().map(|call| ChildPlace { call, index });
+            let known = parent.facts.as_ref().zip(place.as_ref()).and_then(|(facts, place)| {
+                facts.look(|state| state.child_at(place).map(|(task, child)| (task.clone(), child.end)))
+            });
+            match known {
+                Some((task_id, end)) => {
+                    Child { place, known: Some(end), ..self.known_child(parent, invocation, task, task_id) }
+                }
+                None => Child { place, ..self.child(parent, invocation, task) },
+            }
+        };
+        tasks.into_iter().enumerate().map(at).collect()
     }
 
     /// Lets a background task live under the session's node, from when its gate opens.
@@ -165,11 +190,11 @@ impl ChildRuns for Delegating {
         tasks: Vec<ChildTask>,
         policy: FanOutPolicy,
     ) -> BoxFuture<'static, Result<ChildResults, DelegateError>> {
-        if let Err(error) = scope.tasks.count_in(tasks.len()) {
+        let children = self.0.children(scope, invocation, tasks);
+        if let Err(error) = scope.tasks.count_in(children.iter().filter(|child| child.known.is_none()).count()) {
             return std::future::ready(Err(error)).boxed();
         }
-        let children: Vec<Arc<Child>> =
-            tasks.into_iter().map(|task| Arc::new(self.0.child(scope, invocation, task))).collect();
+        let children: Vec<Arc<Child>> = children.into_iter().map(Arc::new).collect();
         // What stands for a child that gave nothing back.
         let blanks: Vec<ChildResult> = children.iter().map(|child| child.failed(String::new())).collect();
         let plan = FanOutPlan { width: policy.width.min(scope.tasks.width()), ..FanOutPlan::from(policy) };
@@ -204,6 +229,11 @@ impl ChildRuns for Delegating {
         Box::pin(Arc::clone(&self.0).start_later(Arc::clone(scope), invocation.clone(), task))
     }
 
+    fn come_back(&self) -> bool {
+        // Somebody else's children are not found again in this store.
+        self.0.dispatch.is_none()
+    }
+
     fn go_on(&self, scope: &Arc<Scope>) {
         let book = &scope.tasks;
         let open: Vec<(TaskId, BackgroundStart)> = book.facts().look(|state| {
@@ -212,16 +242,16 @@ impl ChildRuns for Delegating {
         });
         for (task_id, start) in open {
             let child = self.0.known_child(scope, &start.invocation, start.task, task_id);
-            let child = Arc::new(Child { background: true, ..child });
-            match book.count_in(1).and_then(|()| book.register(child.listed(), None)) {
+            // It was counted when it was asked for.
+            let child = Arc::new(Child { background: true, known: Some(ChildEnd::Open), ..child });
+            match book.register(child.listed(), None) {
                 Ok(opens) => {
                     child.tell_start();
                     Delegation::let_live(child, opens);
                 }
                 Err(error) => {
                     let report = Some(later(&child.failed(error.to_string()), &child.task.description, false));
-                    let fact = Fact::ChildEnded { task: child.task_id.clone(), success: false, report };
-                    child.note(book.facts(), fact);
+                    child.note(book.facts(), child.ended_fact(false, report));
                 }
             }
         }
@@ -232,15 +262,29 @@ impl ChildRuns for Delegating {
 fn member(child: Arc<Child>) -> MemberStart<Arc<ChildResult>> {
     Box::new(move |node| {
         child.parent.tasks.list(child.listed());
-        if let Some(facts) = &child.parent.facts {
-            child.note(facts, child.started_fact(None));
-        }
+        // Nothing of it is done before it is known that it began.
+        let begun = match &child.parent.facts {
+            Some(facts) if child.known.is_none() => Some(facts.append(child.started_fact(None))),
+            _ => None,
+        };
         child.tell_start();
         let (body, lost, blank) = (Arc::clone(&child), Arc::clone(&child), Arc::clone(&child));
         let spec = NodeSpec { kind: NodeKind::Session, grace: SESSION_GRACE };
         let waiter = node.spawn_with_epilogue(
             spec,
-            move |node| async move { body.live(node).await },
+            move |node| async move {
+                let kept = match begun {
+                    Some(Ok(recorded)) => recorded.durable().await,
+                    Some(Err(error)) => Err(error),
+                    None => Ok(()),
+                };
+                match kept {
+                    Ok(()) => body.live(node).await,
+                    Err(error) => {
+                        body.settle(body.failed(format!("it was not begun, because it cannot be kept: {error}")))
+                    }
+                }
+            },
             move |ending| {
                 lost.settle(lost.failed(child::why(ending.cancel.as_ref())));
             },

@@ -68,7 +68,8 @@ use crate::settlement::retained::ContentKeeping;
 use crate::settlement::sanitise::{Sanitiser, SanitiserError, SecurityProvider};
 use crate::skill_limits::SkillLimits;
 use crate::supervision_tree::{MakeSink, SupervisionTree};
-use crate::task_book::{TaskBook, TaskLimits};
+use crate::task_book::TaskBook;
+use crate::task_limits::TaskLimits;
 
 /// How many events a process may number before it would come to the next one's. A number times this stays exact in
 /// JSON for nine million processes.
@@ -465,7 +466,7 @@ impl Runtime {
             confirming: Confirming::default(),
             budget: None,
             child_budget: BudgetLimits::default(),
-            task_limits: TaskLimits::default(),
+            task_limits: None,
             dispatch: None,
             calls: CallLimits::default(),
             runs: RunLimits::default(),
@@ -527,8 +528,9 @@ impl Runtime {
     /// Ends the threads of the search indexes; waits for them off the workers.
     async fn close_indexes(&self) {
         let indexes = Arc::clone(&self.parts.indexes);
-        if let Err(error) = tokio::task::spawn_blocking(move || indexes.close()).await {
-            tracing::warn!(%error, "the search indexes did not close");
+        // A runtime that never searched starts no thread to find that out.
+        if !indexes.close_when_idle() && off_thread(move || indexes.close()).await.is_err() {
+            tracing::warn!("the search indexes did not close");
         }
     }
 
@@ -572,7 +574,7 @@ pub struct SessionBuilder {
     confirming: Confirming,
     budget: Option<BudgetLimits>,
     child_budget: BudgetLimits,
-    task_limits: TaskLimits,
+    task_limits: Option<TaskLimits>,
     dispatch: Option<Arc<dyn Dispatch>>,
     calls: CallLimits,
     runs: RunLimits,
@@ -733,10 +735,11 @@ impl SessionBuilder {
         self
     }
 
-    /// How many child runs the session may have.
+    /// How many child runs the session may have; as many as before when it is opened again, and the usual numbers for a
+    /// new one, when not said.
     #[must_use]
     pub fn task_limits(mut self, limits: TaskLimits) -> Self {
-        self.task_limits = limits;
+        self.task_limits = Some(limits);
         self
     }
 
@@ -879,13 +882,14 @@ impl SessionBuilder {
             (None, None) if settings.model == RESEARCH_NAME => Arc::new(ResearchModel),
             (None, None) => return Err(ResumeError::Missing { session, field: "model", kept: settings.model }.into()),
         };
+        let runs = RunLimits { fan_out: settings.fan_out, ..self.runs };
         let registry = parts.registry(&workspace, &agents, self.tools)?;
         let registry = if agent.tools.is_some() { Arc::new(agent.tools_of(&registry)) } else { registry };
         let children = Arc::new(Delegation {
             kernel: Arc::clone(&kernel),
             model: Arc::clone(&model),
             agents: agents.clone(),
-            limits: self.runs.clone(),
+            limits: runs.clone(),
             budget: self.child_budget,
             dispatch: self.dispatch,
         });
@@ -895,6 +899,7 @@ impl SessionBuilder {
         let skill = settings.skill.clone().map(SkillLimits::new).transpose()?;
         let sessions = parts.tree.sessions().ok_or(SessionError::NotRunning)?;
         let (budget, projection) = (settings.budget, settings.tool_result_transform_policy.clone());
+        let task_limits = settings.task_limits.unwrap_or_default();
         let clock = Arc::clone(&kernel.effects.clock);
         let kept = match (reopened, &parts.log) {
             (Some(reopened), _) => {
@@ -927,13 +932,13 @@ impl SessionBuilder {
             facts: None,
             model: Some(Arc::clone(&model)),
             children: Some(Arc::new(Delegating(children))),
-            tasks: TaskBook::new(self.task_limits, Arc::clone(&kept.facts)),
+            tasks: TaskBook::new(task_limits, Arc::clone(&kept.facts)),
             background: None,
             command_output: self.command_output,
             leftover: self.leftover,
         };
         scope.background = scope.no_background(&kernel.effects.clock);
-        let plan = SessionPlan { model, agent, agents, limits: self.runs };
+        let plan = SessionPlan { model, agent, agents, limits: runs };
         Ok(Session::open(kernel, Arc::new(scope), plan, kept, &sessions).await?)
     }
 
@@ -1000,6 +1005,8 @@ impl SessionBuilder {
             model: RESEARCH_NAME.to_owned(),
             permission_policy: PermissionPolicy::default(),
             budget: BudgetLimits::default(),
+            fan_out: None,
+            task_limits: None,
             parent: None,
         });
         if let Some(kept) = &kept {
@@ -1026,6 +1033,8 @@ impl SessionBuilder {
         if let Some(budget) = self.budget {
             settings.budget = budget;
         }
+        settings.fan_out = self.runs.fan_out.or(settings.fan_out);
+        settings.task_limits = self.task_limits.or(settings.task_limits);
         Ok((workspace, settings))
     }
 }

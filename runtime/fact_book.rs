@@ -44,7 +44,7 @@ pub struct Expected {
     pub call: String,
     /// Digest of the arguments as the model wrote them.
     pub arguments: Digest,
-    /// Whether the tool declares about these that twice is as good as once.
+    /// Whether the tool declares about these that twice is as good as once, or it comes back to its child runs.
     pub idempotent: bool,
 }
 
@@ -157,6 +157,11 @@ impl FactBook {
     /// Tells which call of the model an invocation will be; only a kept book needs to know.
     pub fn announce(&self, invocation: &InvocationId, expected: Expected) {
         self.pages().expected.insert(invocation.clone(), expected);
+    }
+
+    /// The model's id of the call that an invocation is; none when it is no call of this session's own run.
+    pub fn call_of(&self, invocation: &InvocationId) -> Option<String> {
+        self.pages().expected.get(invocation).map(|expected| expected.call.clone())
     }
 
     /// The call has its result, or never got so far.

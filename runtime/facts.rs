@@ -8,7 +8,7 @@
 pub mod state;
 
 use serde::{Deserialize, Serialize};
-use toolwarden_actors::budget::BudgetLimits;
+use toolwarden_actors::budget::{Amount, BudgetLimits};
 use toolwarden_tools::context::ChildTask;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId};
@@ -20,6 +20,7 @@ use crate::models::{ModelTurn, TokenUsage, ToolResult};
 use crate::policy::{PermissionPolicy, Rule};
 use crate::run_status::RunStatus;
 use crate::settlement::projection_policy::ProjectionPolicy;
+use crate::task_limits::TaskLimits;
 use crate::verification::VerificationReport;
 
 /// One thing that happened.
@@ -102,6 +103,9 @@ pub enum Fact {
         session: SessionId,
         /// Its agent.
         agent: String,
+        /// The call that waits for it, where that is one of the run's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        place: Option<ChildPlace>,
         /// What is needed to begin it later, or again, when it goes on after the call that started it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         background: Option<Box<BackgroundStart>>,
@@ -115,6 +119,12 @@ pub enum Fact {
         /// What the model is told of it, when it ran in the background.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         report: Option<String>,
+        /// What it used, its own children included.
+        #[serde(default, skip_serializing_if = "Amount::is_none")]
+        used: Amount,
+        /// How many child runs it had, theirs included.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        child_runs: u64,
     },
     /// The oldest messages of the conversation gave way to a summary, so that the rest fits into the model's window.
     Compacted {
@@ -171,9 +181,24 @@ pub struct Settings {
     pub permission_policy: PermissionPolicy,
     /// What the session and its children may use.
     pub budget: BudgetLimits,
+    /// The most child runs that one `task` call should start; the usual number when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fan_out: Option<usize>,
+    /// How many child runs it may have; the usual numbers when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_limits: Option<TaskLimits>,
     /// The session that this one was made out of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<SessionId>,
+}
+
+/// Where a child run stands in the work of its parent: the same place is the same child, also when its call runs again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChildPlace {
+    /// The call, by the model's id.
+    pub call: String,
+    /// Which of the call's tasks, counted from 0.
+    pub index: usize,
 }
 
 /// A task in the background, as it was asked for.
@@ -187,6 +212,10 @@ pub struct BackgroundStart {
     pub task: ChildTask,
     /// Whether the task is kept as it was asked, so that it can begin again; not when a secret was taken out of it.
     pub whole: bool,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn off() -> String {

@@ -28,11 +28,11 @@ use toolwarden_actors::lease::Afterwards;
 use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, NodeSpec, Parting, Waiter};
 use toolwarden_actors::process_group::SupervisedProcesses;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
-use toolwarden_tools::canonical_json::json_bytes;
+use toolwarden_tools::canonical_json::value_bytes;
 use toolwarden_tools::context::{DeltaStreams, Progress, Spool, ToolContext};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
-use toolwarden_tools::effects::entropy::hex_id;
+use toolwarden_tools::effects::entropy::{HEX_ID_BYTES, push_hex_id};
 use toolwarden_tools::effects::http::proxy::HttpProxy;
 use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
 use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
@@ -72,6 +72,9 @@ use crate::settlement::{self, Settled};
 
 /// What the route may still need after a tool had its whole grace: post-hooks, settling, the ending.
 pub const SETTLE_ALLOWANCE: Duration = Duration::from_secs(5);
+
+/// Events of a call that needs no person and no long wait: proposed, bound, started, ended.
+const NOTES_USUAL: usize = 4;
 
 /// The parts that every call needs; one for each runtime.
 pub struct Kernel {
@@ -130,7 +133,11 @@ pub struct ActiveTool {
 impl Kernel {
     /// A new invocation id, `{prefix}-{tool}-{32 hex digits}`.
     pub fn invocation_id(&self, prefix: &str, tool: &ToolName) -> InvocationId {
-        format!("{prefix}-{}-{}", short_name(tool.clone()), hex_id(&*self.effects.entropy)).into()
+        let tool = short_name(tool.clone());
+        let mut text = String::with_capacity(prefix.len() + tool.as_str().len() + HEX_ID_BYTES + 2);
+        [prefix, "-", tool.as_str(), "-"].iter().for_each(|part| text.push_str(part));
+        push_hex_id(&mut text, &*self.effects.entropy);
+        text.into()
     }
 
     /// Starts a call under a node. Dropping what is returned cancels the call; it still gets its ending.
@@ -408,7 +415,7 @@ fn bound(passage: &Passage) -> EventKind {
                 Some(entry) => entry.name_digest.clone(),
                 None => Digest::of(passage.tool.as_str().as_bytes()),
             },
-            arguments_bytes: json_bytes(&passage.arguments),
+            arguments_bytes: value_bytes(&passage.arguments),
             arguments_digest: Digest::of_json(&passage.arguments),
         },
     }
@@ -428,7 +435,9 @@ struct Debts {
 impl Debts {
     /// Those of a call that begins with this event.
     fn of(proposed: Event) -> Self {
-        Self { leases: Mutex::new(Some(Leases::default())), ending: OnceLock::new(), notes: Mutex::new(vec![proposed]) }
+        let mut notes = Vec::with_capacity(NOTES_USUAL);
+        notes.push(proposed);
+        Self { leases: Mutex::new(Some(Leases::default())), ending: OnceLock::new(), notes: Mutex::new(notes) }
     }
 
     fn notes(&self) -> MutexGuard<'_, Vec<Event>> {
@@ -800,7 +809,7 @@ fn settle(
     let sides = outcome.sides.into_iter().map(|kept| {
         let (text, count) = kernel.sanitiser.clean(kept.text);
         removed += count;
-        Side { side: kept.side, at: kept.at, text: text.into() }
+        Side { side: kept.side, at: kept.at, text }
     });
     let sides: Vec<Side> = sides.collect();
     let error_kind = outcome.error.map(|kind| kernel.sanitiser.clean_kind(kind));

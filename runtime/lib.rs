@@ -16,6 +16,7 @@ pub mod run_status;
 pub mod session_span;
 pub mod settlement;
 pub mod shell;
+pub mod task_limits;
 
 pub mod structured;
 pub mod verification;

@@ -22,4 +22,5 @@ pub use crate::run::{RunLimits, RunOutcome};
 pub use crate::run_status::RunStatus;
 pub use crate::scope::Confirming;
 pub use crate::session::{CancelTarget, Session, SessionError};
-pub use crate::task_book::{SubagentStatus, SubagentTask, TaskLimits};
+pub use crate::task_book::{SubagentStatus, SubagentTask};
+pub use crate::task_limits::TaskLimits;

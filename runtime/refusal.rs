@@ -93,6 +93,14 @@ pub enum Refusal {
         /// What there is.
         limit: u64,
     },
+    /// Stage 7: nothing can be reserved, whatever is left.
+    #[error("{tool} did not run, because its budget cannot be charged: {why}")]
+    Unpaid {
+        /// The tool.
+        tool: ToolName,
+        /// What the ledger says, with what to do.
+        why: String,
+    },
     /// Stage 8: too much is going on, or what the lane reaches is down.
     #[error("{tool} was shed by lane {lane}: {why}")]
     Shed {
@@ -133,7 +141,7 @@ impl Refusal {
             Self::Skill { .. } => "skill",
             Self::Policy { .. } => "permission",
             Self::NotConfirmed { .. } => "confirmation",
-            Self::Budget { .. } => "budget",
+            Self::Budget { .. } | Self::Unpaid { .. } => "budget",
             Self::Shed { .. } => "admission",
             Self::Cancelled { .. } | Self::NotRunning { .. } => "interrupted",
         }
@@ -195,6 +203,7 @@ fn retry(retryable: bool, retry_after_ms: Option<u64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use toolwarden_actors::accounts::LedgerError;
     use toolwarden_tools::outcome::ToolErrorKind;
 
     use super::Refusal;
@@ -209,5 +218,11 @@ mod tests {
         let hook =
             Refusal::Hook { tool: "bash".into(), reason: "busy".into(), retryable: true, retry_after_ms: Some(5) };
         assert!(hook.to_string().contains("after 5 ms"));
+        // Found in a review: a ledger that could not be asked read as a budget of which "0 of 0" were used.
+        let why = LedgerError::TooManyReservations.to_string();
+        let unpaid = Refusal::Unpaid { tool: "bash".into(), why };
+        assert_eq!(unpaid.stage(), "budget");
+        let text = unpaid.into_outcome().output;
+        assert!(text.contains("wait for running calls to end") && !text.contains("0 of 0"), "{text}");
     }
 }

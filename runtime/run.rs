@@ -21,6 +21,7 @@ use toolwarden_tools::effects::entropy::hex_id;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId};
 use toolwarden_tools::json_depth::{JSON_DEPTH_MAX, cut};
 use toolwarden_tools::offer::Offer;
+use toolwarden_tools::tool::Needs;
 
 use crate::agent::Agent;
 use crate::call_result::CallResult;
@@ -48,6 +49,8 @@ use crate::verification::VerificationSummary;
 
 /// Most calls of one turn that run beside each other.
 pub const PARALLEL_CALLS_MAX: usize = 8;
+/// Child runs that one `task` call should start at the most, when nobody says.
+pub const FAN_OUT_DEFAULT: usize = 4;
 
 /// How full the model's window may be before the conversation is shortened, in percent; the rest is for the answer.
 const COMPACT_PERCENT: u64 = 75;
@@ -68,13 +71,14 @@ pub struct RunLimits {
     pub same_call_max: u32,
     /// Time for the whole run.
     pub timeout: Option<Duration>,
-    /// The most child runs that one `task` call should start.
-    pub fan_out: usize,
+    /// The most child runs that one `task` call should start; what the session had before, when none, and
+    /// [`FAN_OUT_DEFAULT`] for a new one.
+    pub fan_out: Option<usize>,
 }
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { rounds_max: None, malformed_rounds_max: 2, same_call_max: 3, timeout: None, fan_out: 4 }
+        Self { rounds_max: None, malformed_rounds_max: 2, same_call_max: 3, timeout: None, fan_out: None }
     }
 }
 
@@ -332,7 +336,7 @@ impl Loop<'_> {
             tools: self.tools.clone(),
             tool_calls_allowed: may_call,
             agent: self.plan.agent.name.clone(),
-            fan_out: self.plan.limits.fan_out,
+            fan_out: self.plan.limits.fan_out.unwrap_or(FAN_OUT_DEFAULT),
             options: TurnOptions { cache_key: Some(self.scope.session.to_string()), ..TurnOptions::default() },
         }
     }
@@ -439,6 +443,13 @@ impl Loop<'_> {
         self.scope.registry.get(call.tool.as_str())?.capabilities(arguments)
     }
 
+    /// Whether a call that is made again does nothing but wait for the child runs that it has begun already.
+    fn comes_back(&self, call: &ModelCall) -> bool {
+        let delegates = self.scope.registry.get(call.tool.as_str()).map(|entry| entry.tool.spec().needs);
+        let is_all = delegates == Some(Needs { delegate: true, ..Needs::default() });
+        is_all && self.scope.children.as_ref().is_some_and(|children| children.come_back())
+    }
+
     async fn run_together(&self, calls: Vec<ModelCall>) -> Result<(), FactBookError> {
         let mut ids = Vec::with_capacity(calls.len());
         let invocations: Vec<Invocation> = calls.iter().map(|call| self.invoke(call, &mut ids)).collect();
@@ -460,7 +471,7 @@ impl Loop<'_> {
             let expected = Expected {
                 call: call.id.clone(),
                 arguments: Digest::of_json(&arguments),
-                idempotent: self.capabilities(call).is_some_and(|could| could.idempotent),
+                idempotent: self.capabilities(call).is_some_and(|could| could.idempotent) || self.comes_back(call),
             };
             self.facts.announce(&id, expected);
             ids.push(id.clone());

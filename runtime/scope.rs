@@ -185,6 +185,10 @@ pub trait ChildRuns: Send + Sync {
         task: ChildTask,
     ) -> BoxFuture<'static, Result<StartedTask, DelegateError>>;
 
+    /// Whether a call of `task` that is made again, because the process ended before it had its result, comes back to the
+    /// child runs that it began.
+    fn come_back(&self) -> bool;
+
     /// Goes on with the tasks in the background that were under way when the session's process ended.
     fn go_on(&self, scope: &Arc<Scope>);
 }

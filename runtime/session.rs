@@ -39,6 +39,7 @@ use crate::call_result::CallResult;
 use crate::event::{Event, EventKind, TurnUsage};
 use crate::fact_book::{FactBook, FactBookError};
 use crate::facts::Fact;
+use crate::facts::state::State;
 use crate::keeper::Keeper;
 use crate::kernel::{ActiveTool, Kernel};
 use crate::models::Model;
@@ -806,9 +807,7 @@ async fn refer(life: &Life) {
 async fn open_account(life: &Life) -> Result<(), LedgerError> {
     let (ledger, account) = (&life.kernel.ledger, &life.scope.account);
     ledger.open_account(account).await?;
-    let (calls, used) = life.facts.look(|state| (state.calls, state.usage_so_far()));
-    let used =
-        Amount { calls, input_tokens: used.input_tokens, output_tokens: used.output_tokens, ..Amount::default() };
+    let used = life.facts.look(State::used);
     if used != Amount::default() {
         // Not reserved: a session that used more than it may is still opened, to be looked at.
         ledger.charge(account.id().clone(), used).await?;

@@ -9,8 +9,6 @@ pub mod retained;
 pub mod sanitise;
 pub(crate) mod spool;
 
-use std::sync::Arc;
-
 use toolwarden_tools::outcome::Excerpt;
 
 use self::artifact::{Side, Unkept, Whole, line_bytes};
@@ -61,7 +59,7 @@ pub(crate) fn project(
         }
         None => {
             let original = Original::of_projected(&output, &projection);
-            let whole = (projection.loss != LossMode::None).then(|| Whole::Text(Arc::from(output)));
+            let whole = (projection.loss != LossMode::None).then(|| Whole::Text(output));
             Unkept::new(policy, tool, original, projection, whole)
         }
     };

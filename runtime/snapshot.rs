@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thiserror::Error;
+use toolwarden_actors::budget::Amount;
 use toolwarden_tools::ids::SessionId;
 
 use crate::facts::Fact;
@@ -15,7 +16,7 @@ use crate::facts::state::{Misplaced, State};
 use crate::run_status::RunStatus;
 
 /// The newest version that is known here.
-pub const SNAPSHOT_VERSION: u32 = 4;
+pub const SNAPSHOT_VERSION: u32 = 5;
 
 const MAGIC: [u8; 8] = *b"TWSNAP\0\n";
 /// Where the checksum stands.
@@ -198,6 +199,14 @@ fn brought_up(mut body: Value, from: u32) -> Value {
     {
         state.insert("task_reports".to_owned(), json!([]));
     }
+    // Version 4 counted no child runs, and not what they used.
+    if from < 5
+        && let Some(state) = body.as_object_mut()
+    {
+        let known = state.get("children").and_then(Value::as_object).map_or(0, serde_json::Map::len);
+        state.insert("child_runs".to_owned(), json!(known));
+        state.insert("children_used".to_owned(), json!({}));
+    }
     body
 }
 
@@ -216,7 +225,8 @@ pub fn forked(mut state: State, from: &SessionId) -> Result<State, Misplaced> {
     let going_on: Vec<_> = state.tasks_to_go_on().map(|(task, _)| task.clone()).collect();
     for task in going_on {
         let report = format!("[The background task {task} goes on in session {from}, and is not told of here.]");
-        state.apply(Fact::ChildEnded { task, success: false, report: Some(report) })?;
+        let used = Amount::default();
+        state.apply(Fact::ChildEnded { task, success: false, report: Some(report), used, child_runs: 0 })?;
     }
     if let Some(settings) = &mut state.settings {
         settings.parent = Some(from.clone());

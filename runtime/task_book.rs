@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use serde::Serialize;
 use tokio::sync::{oneshot, watch};
 use toolwarden_actors::node::{Canceller, NodeHandle};
-use toolwarden_actors::task_board::{BoardEffect, BoardError, BoardEvent, OPEN_TASKS_MAX, TaskBoard, TaskEnd};
-use toolwarden_tools::builtin::task::WIDTH_DEFAULT;
+use toolwarden_actors::task_board::{BoardEffect, BoardError, BoardEvent, TaskBoard, TaskEnd};
 use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::context::{ChildResult, DelegateError};
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId};
 
 use crate::fact_book::FactBook;
 use crate::models::Message;
+use crate::task_limits::TaskLimits;
 
 /// Most child runs that are listed; beyond it the one that ended first is forgotten.
 pub const LISTED_TASKS_MAX: usize = 1024;
@@ -28,23 +28,6 @@ pub const LISTED_TASKS_MAX: usize = 1024;
 pub const KEPT_TRANSCRIPTS_MAX: usize = 32;
 /// What is kept of an older answer, in bytes.
 pub const KEPT_ANSWER_BYTES: usize = 4000;
-
-/// How many child runs a session may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TaskLimits {
-    /// Child runs that the session and its child runs start over the session's whole life.
-    pub total_max: u64,
-    /// Tasks in the background at a time.
-    pub background_max: usize,
-    /// Child runs of one `task` call beside each other.
-    pub width: usize,
-}
-
-impl Default for TaskLimits {
-    fn default() -> Self {
-        Self { total_max: 65_536, background_max: OPEN_TASKS_MAX, width: WIDTH_DEFAULT }
-    }
-}
 
 /// A child run, as its session knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -125,7 +108,7 @@ struct Entry {
 }
 
 impl TaskBook {
-    /// No child runs yet; `facts` are the session's.
+    /// No child runs yet in this process; `facts` are the session's, and say how many there were in others.
     pub(crate) fn new(limits: TaskLimits, facts: Arc<FactBook>) -> Arc<Self> {
         let pages = Pages {
             board: TaskBoard::new(limits.background_max),
@@ -135,7 +118,7 @@ impl TaskBook {
             ended: VecDeque::new(),
             whole: VecDeque::new(),
         };
-        let (started, node) = (AtomicU64::new(0), OnceLock::new());
+        let (started, node) = (AtomicU64::new(facts.look(|state| state.child_runs)), OnceLock::new());
         Arc::new(Self { limits, started, facts, node, pages: Mutex::new(pages) })
     }
 
@@ -173,6 +156,11 @@ impl TaskBook {
             Ok(_) => Ok(()),
             Err(started) => Err(DelegateError::Spent { total_max, left: total_max.saturating_sub(started) }),
         }
+    }
+
+    /// Counts child runs of a child run that goes on, which had them in another process.
+    pub(crate) fn count_before(&self, child_runs: u64) {
+        self.started.fetch_add(child_runs, Ordering::AcqRel);
     }
 
     /// Takes back what was counted of child runs that were not started.
@@ -415,10 +403,10 @@ mod tests {
     use toolwarden_tools::context::{ChildResult, DelegateError};
 
     use super::{
-        KEPT_ANSWER_BYTES, KEPT_TRANSCRIPTS_MAX, LISTED_TASKS_MAX, SubagentStatus, SubagentTask, TaskBook, TaskLimits,
-        ToldEnd,
+        KEPT_ANSWER_BYTES, KEPT_TRANSCRIPTS_MAX, LISTED_TASKS_MAX, SubagentStatus, SubagentTask, TaskBook, ToldEnd,
     };
     use crate::fact_book::FactBook;
+    use crate::task_limits::TaskLimits;
 
     fn task(number: usize, background: bool) -> SubagentTask {
         SubagentTask {

@@ -21,7 +21,7 @@ pub mod waiters;
 use std::fmt;
 use std::time::Duration;
 
-use crate::happening::Happening;
+use crate::happening::{Happening, Subject};
 use crate::remains::Remains;
 use crate::workload::Workload;
 
@@ -32,6 +32,17 @@ pub trait Checker {
 
     /// The promise, in a few words.
     fn promise(&self) -> &'static str;
+
+    /// What it hears of.
+    fn subjects(&self) -> &'static [Subject];
+
+    /// Takes that time has passed, before what happens then: what had to be by now?
+    ///
+    /// # Errors
+    /// How the promise was broken by then.
+    fn tick(&mut self, _now: Duration) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Takes what happened.
     ///
@@ -85,6 +96,60 @@ pub fn all(workload: &Workload) -> Vec<Box<dyn Checker>> {
         Box::<governed::Governed>::default(),
         Box::<tasks::Tasks>::default(),
     ]
+}
+
+/// Checkers at work: each hears of what it asks for, and all of them of the time.
+pub struct Watch {
+    checkers: Vec<Box<dyn Checker>>,
+    /// Who hears of each subject, by their places.
+    listeners: [Vec<usize>; Subject::COUNT],
+    now: Option<Duration>,
+}
+
+impl Watch {
+    /// With these checkers.
+    pub fn new(checkers: Vec<Box<dyn Checker>>) -> Self {
+        let mut listeners: [Vec<usize>; Subject::COUNT] = Default::default();
+        for (at, checker) in checkers.iter().enumerate() {
+            for subject in checker.subjects() {
+                listeners[*subject as usize].push(at);
+            }
+        }
+        Self { checkers, listeners, now: None }
+    }
+
+    /// Takes what happened; returns the first promise that is broken by it.
+    pub fn see(&mut self, now: Duration, happening: &Happening) -> Option<Violation> {
+        if self.now != Some(now) {
+            self.now = Some(now);
+            let late = self.checkers.iter_mut().find_map(|checker| broken(checker.tick(now), &**checker, now));
+            if late.is_some() {
+                return late;
+            }
+        }
+        for at in &self.listeners[happening.subject() as usize] {
+            let Some(checker) = self.checkers.get_mut(*at) else { continue };
+            if let Err(text) = checker.see(now, happening) {
+                return broken(Err(text), &**checker, now);
+            }
+        }
+        None
+    }
+
+    /// Takes what is left; returns the first promise that is broken by then.
+    pub fn finish(&mut self, now: Duration, remains: &Remains) -> Option<Violation> {
+        self.checkers.iter_mut().find_map(|checker| broken(checker.finish(remains), &**checker, now))
+    }
+
+    /// The names of all checkers, in order.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.checkers.iter().map(|checker| checker.name()).collect()
+    }
+}
+
+fn broken(answer: Result<(), String>, checker: &dyn Checker, at: Duration) -> Option<Violation> {
+    let text = answer.err()?;
+    Some(Violation { checker: checker.name(), promise: checker.promise(), at, text })
 }
 
 /// An error when something is not so.

@@ -19,6 +19,7 @@ use toolwarden::models::ModelTurn;
 
 use crate::checkers::Violation;
 use crate::happening::TraceDigest;
+use crate::imprint::{fold, fold_bytes};
 use crate::outline::Outline;
 use crate::seed::{Choices, Pick};
 use crate::sight::{Aftermath, Sight, Watcher};
@@ -85,6 +86,8 @@ struct Book {
     violation: Option<Violation>,
     coverage: BTreeSet<&'static str>,
     digest: TraceDigest,
+    /// Whether any watcher reads the journal as hosts do.
+    reads_lines: bool,
     line: Vec<u8>,
     sights: u64,
     steps: u64,
@@ -117,6 +120,7 @@ impl Telling {
 impl Fate {
     /// Of a world that lives on this thread.
     pub fn new(choices: Choices, watchers: Vec<Box<dyn Watcher>>, wild: bool, tells: bool) -> Self {
+        let reads_lines = watchers.iter().any(|watcher| watcher.reads_lines());
         let book = Book {
             choices,
             wild,
@@ -126,6 +130,7 @@ impl Fate {
             violation: None,
             coverage: BTreeSet::new(),
             digest: TraceDigest::new(),
+            reads_lines,
             line: Vec::new(),
             sights: 0,
             steps: 0,
@@ -364,7 +369,7 @@ impl Book {
             telling.tell(at, sight.line(), signs);
         }
         if self.violation.is_none() {
-            let line = matches!(sight, Sight::Entry(_)).then_some(self.line.as_slice());
+            let line = (self.reads_lines && matches!(sight, Sight::Entry(_))).then_some(self.line.as_slice());
             self.violation = self.watchers.iter_mut().find_map(|watcher| {
                 let read = line.map_or(Ok(()), |line| watcher.read(line));
                 let text = read.and_then(|()| watcher.see(at, sight)).err()?;
@@ -379,11 +384,14 @@ impl Book {
         std::mem::discriminant(sight).hash(&mut self.digest);
         match sight {
             Sight::Entry(entry) => {
-                self.line.clear();
-                // An event is always JSON; should one not be, what was written of it tells it apart.
-                let written = to_writer(&mut self.line, &EventLine::from(*entry));
-                written.is_ok().hash(&mut self.digest);
-                fold_bytes(&mut self.digest, &self.line);
+                let line = EventLine::from(*entry);
+                // An event is always whole; should one not be, what was folded of it tells it apart.
+                fold(&mut self.digest, &line);
+                if self.reads_lines {
+                    self.line.clear();
+                    // What is written of one that is no JSON can be read all the same.
+                    drop(to_writer(&mut self.line, &line));
+                }
             }
             Sight::Stored { session, sequence, payload } => {
                 (session.as_str(), sequence).hash(&mut self.digest);
@@ -408,6 +416,16 @@ impl Book {
             Sight::Effect { invocation, name } => (invocation.as_str(), name).hash(&mut self.digest),
             Sight::Answered { invocation, approved, taken } => {
                 (invocation.as_str(), approved, taken).hash(&mut self.digest);
+            }
+            Sight::Forking { from, to } => (from.as_str(), to.as_str()).hash(&mut self.digest),
+            Sight::Forked { to, bytes } => {
+                to.as_str().hash(&mut self.digest);
+                fold_bytes(&mut self.digest, bytes);
+            }
+            Sight::Contracted { contract } => contract.idempotency_key.as_str().hash(&mut self.digest),
+            Sight::Delivered { key, used } => {
+                let used = used.map(|used| (used.calls, used.input_tokens, used.output_tokens));
+                (key.as_str(), used).hash(&mut self.digest);
             }
             Sight::Asked { agent, messages, unpaired } => (agent, messages, unpaired).hash(&mut self.digest),
             Sight::AskedForObject { session, prompt, messages } => {
@@ -434,14 +452,4 @@ impl Book {
 fn begins_a_node(kind: &EventKind) -> bool {
     use EventKind::{AgentStart, SessionOpened, SubagentStart, ToolProposed};
     matches!(kind, SessionOpened { .. } | AgentStart { .. } | ToolProposed { .. } | SubagentStart { .. })
-}
-
-/// Bytes by the word: a world says hundreds of thousands of them.
-fn fold_bytes(digest: &mut TraceDigest, bytes: &[u8]) {
-    let words = bytes.chunks_exact(8);
-    let rest = words.remainder();
-    for word in words {
-        digest.write_u64(word.iter().fold(0, |word, byte| (word << 8) | u64::from(*byte)));
-    }
-    rest.hash(digest);
 }

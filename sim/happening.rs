@@ -281,6 +281,79 @@ pub enum Happening {
     FaultsStopped,
 }
 
+/// What a happening is about: a checker hears of what it asks for and of nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// The life of nodes and of their bodies, and who is told of it.
+    Life,
+    /// The slots of the lane.
+    Slot,
+    /// Accounts and reservations.
+    Budget,
+    /// Questions to a person.
+    Question,
+    /// The journal.
+    Journal,
+    /// Fan-outs.
+    FanOut,
+    /// What a call is given before its tool starts.
+    Route,
+    /// Faults.
+    Fault,
+    /// Tasks in the background.
+    Task,
+}
+
+impl Subject {
+    /// How many there are.
+    pub const COUNT: usize = Self::Task as usize + 1;
+}
+
+impl Happening {
+    /// What it is about.
+    pub fn subject(&self) -> Subject {
+        match self {
+            Self::Wanted { .. }
+            | Self::Born { .. }
+            | Self::CancelRead { .. }
+            | Self::BodyEndRead { .. }
+            | Self::BodyAsked { .. }
+            | Self::BodyOver { .. }
+            | Self::Ended { .. }
+            | Self::Died { .. }
+            | Self::WaiterTold { .. } => Subject::Life,
+            Self::SlotAsked { .. }
+            | Self::SlotFor { .. }
+            | Self::SlotLent { .. }
+            | Self::SlotShed { .. }
+            | Self::SlotGivenUp { .. }
+            | Self::SlotHome { .. } => Subject::Slot,
+            Self::AccountOpened { .. } | Self::Reserved { .. } | Self::Settled { .. } => Subject::Budget,
+            Self::Asked { .. } | Self::Answered { .. } | Self::Withdrawn { .. } | Self::Approved { .. } => {
+                Subject::Question
+            }
+            Self::Entry { .. } | Self::EntryRefused { .. } => Subject::Journal,
+            Self::FanBegan { .. }
+            | Self::MemberBegan { .. }
+            | Self::FanEndsEarly { .. }
+            | Self::MemberEnded { .. }
+            | Self::FanDone { .. }
+            | Self::FanDropped { .. } => Subject::FanOut,
+            Self::Proposed { .. } | Self::Passed { .. } | Self::RecordDurable { .. } | Self::ToolBegan { .. } => {
+                Subject::Route
+            }
+            Self::Fault { .. } | Self::FaultsStopped => Subject::Fault,
+            Self::TaskRegistered { .. }
+            | Self::TurnStood { .. }
+            | Self::RunOver { .. }
+            | Self::TaskBegan { .. }
+            | Self::TaskCancelled { .. }
+            | Self::TaskEnded { .. }
+            | Self::TasksClosed { .. } => Subject::Task,
+        }
+    }
+}
+
 /// What a node stands for; as [`NodeKind`], and it can be hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {

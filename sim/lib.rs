@@ -7,6 +7,7 @@
 //!
 //! Found bugs stand in `FOUND.md`, with the tests that keep them fixed.
 
+pub mod dense;
 pub mod seed;
 pub mod shrink;
 pub mod sign;
@@ -18,6 +19,7 @@ pub mod remains;
 pub mod schedule;
 pub mod script;
 
+pub mod imprint;
 pub mod message;
 
 pub mod checkers;

@@ -3,6 +3,7 @@
 //! A lease inside a message goes home when the message is dropped, wherever that is: the leases are the real ones,
 //! and only the way home is pretended.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use toolwarden_actors::accounts::ReservationId;
@@ -70,7 +71,7 @@ pub enum Message {
     /// To the ledger.
     Ledger(LedgerMessage),
     /// To the desk.
-    Desk(DeskMessage),
+    Desk(Box<DeskMessage>),
     /// To a person: a question is shown.
     Shown(InvocationId, Digest, AskId),
     /// To the journal.
@@ -100,10 +101,7 @@ impl Message {
             Self::Ledger(LedgerMessage::Close(_)) => "close an account",
             Self::Ledger(LedgerMessage::Reserve { .. }) => "asks for a reservation",
             Self::Ledger(LedgerMessage::Settle(..)) => "a reservation comes home",
-            Self::Desk(DeskMessage::Ask(..)) => "asks a person",
-            Self::Desk(DeskMessage::Withdraw(_)) => "no longer asks",
-            Self::Desk(DeskMessage::Answer(..)) => "a person answers",
-            Self::Desk(DeskMessage::Tick) => "time to look for questions that ran out",
+            Self::Desk(message) => message.words(),
             Self::Shown(..) => "a question is shown",
             Self::Journal(JournalMessage::Opens(_)) => "a call opens",
             Self::Journal(JournalMessage::Ends(..)) => "a call ends",
@@ -204,13 +202,24 @@ pub enum LedgerMessage {
 #[derive(Debug)]
 pub enum DeskMessage {
     /// Ask a person.
-    Ask(AskId, Box<Question>, AskWaiter),
+    Ask(AskId, Question, AskWaiter),
     /// Nobody waits any more.
     Withdraw(AskId),
     /// A person answers.
     Answer(InvocationId, Digest, Reply),
     /// Time has passed.
     Tick,
+}
+
+impl DeskMessage {
+    fn words(&self) -> &'static str {
+        match self {
+            Self::Ask(..) => "asks a person",
+            Self::Withdraw(_) => "no longer asks",
+            Self::Answer(..) => "a person answers",
+            Self::Tick => "time to look for questions that ran out",
+        }
+    }
 }
 
 /// What the fact log hears.
@@ -264,7 +273,14 @@ pub struct Birth {
 
 /// What has come home and is not yet told to where it came from.
 #[derive(Debug, Clone, Default)]
-pub struct Homecoming(Arc<Mutex<Vec<Returned>>>);
+pub struct Homecoming(Arc<Hall>);
+
+#[derive(Debug, Default)]
+struct Hall {
+    /// Asked at every step, and nearly always no.
+    is_anybody_there: AtomicBool,
+    returned: Mutex<Vec<Returned>>,
+}
 
 /// Something that came home.
 #[derive(Debug)]
@@ -278,11 +294,18 @@ pub enum Returned {
 impl Homecoming {
     /// What came home since the last time, in order.
     pub fn take(&self) -> Vec<Returned> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        if !self.0.is_anybody_there.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut returned = self.0.returned.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.is_anybody_there.store(false, Ordering::Release);
+        std::mem::take(&mut *returned)
     }
 
     fn push(&self, home: Returned) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(home);
+        let mut returned = self.0.returned.lock().unwrap_or_else(PoisonError::into_inner);
+        returned.push(home);
+        self.0.is_anybody_there.store(true, Ordering::Release);
     }
 }
 

@@ -104,8 +104,18 @@ impl Outline {
             Sight::JournalBroke => self.all_end("the journal broke down"),
             Sight::Crashed => self.all_end("the process ended"),
             Sight::Revived => self.mark(WORLD, MarkKind::Ended, "another process goes on"),
+            Sight::Forked { to, .. } => self.tells(WORLD, "store", format!("the fork {to}")),
+            Sight::Contracted { contract } => {
+                let from = self.known(&Thing::Session(contract.session.clone()));
+                self.tells(from, "elsewhere", "its contract".to_owned());
+            }
+            Sight::Delivered { key, used } => {
+                let how = if used.is_some() { "an answer" } else { "nothing any more" };
+                self.hears(WORLD, "elsewhere", format!("{how} to {key}"));
+            }
             // Told by the journal, or no more than a word for watchers.
             Sight::Shown { .. }
+            | Sight::Forking { .. }
             | Sight::Asked { .. }
             | Sight::AskedForObject { .. }
             | Sight::Turned { .. }

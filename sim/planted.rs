@@ -8,16 +8,22 @@ mod disk;
 mod line;
 mod net;
 mod object;
+mod remote;
+mod script;
+mod store;
 
 use std::sync::Arc;
 
 use toolwarden::models::Model;
+use toolwarden_tools::effects::dispatch::Dispatch;
 use toolwarden_tools::effects::files::Files;
 use toolwarden_tools::effects::http::Http;
+use toolwarden_tools::effects::store::Store;
 use toolwarden_tools::tool::Tool;
 
 use crate::twins::files::PretendedFiles;
 use crate::twins::model::Tap;
+use crate::twins::store::PretendedStore;
 
 /// A deliberate fault, and what is known of its discovery.
 #[derive(Clone, Copy)]
@@ -43,6 +49,10 @@ pub enum Wrap {
     Files(fn(PretendedFiles) -> Arc<dyn Files>),
     /// Before the network.
     Http(fn(Arc<dyn Http>) -> Arc<dyn Http>),
+    /// Before the store of sessions.
+    Store(fn(Arc<PretendedStore>) -> Arc<dyn Store>),
+    /// Before the host elsewhere.
+    Dispatch(fn(Arc<dyn Dispatch>) -> Arc<dyn Dispatch>),
     /// Before the model.
     Model(fn(Arc<dyn Model>) -> Arc<dyn Model>),
     /// Between the reader of a protocol and its line.
@@ -64,7 +74,14 @@ impl std::fmt::Debug for Planted {
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = Planted> {
-    disk::DISK.into_iter().chain(net::NET).chain(line::LINE).chain(object::OBJECT)
+    disk::DISK
+        .into_iter()
+        .chain(net::NET)
+        .chain(line::LINE)
+        .chain(object::OBJECT)
+        .chain(remote::REMOTE)
+        .chain(script::SCRIPT)
+        .chain(store::STORE)
 }
 
 /// The one of this name.

@@ -35,6 +35,12 @@ pub struct Play {
     pub queue_max: Option<usize>,
     /// Calls that each session may make.
     pub calls_max: Option<u64>,
+    /// Tokens that each session may read, and as many that may be written for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_max: Option<u64>,
+    /// Whether child runs are carried out by another host.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
     /// Model rounds with tools in each run.
     pub rounds_max: u32,
     /// The most time for a call, in milliseconds.
@@ -63,6 +69,9 @@ pub struct Play {
     pub plain_files: bool,
     /// Whether somebody outside changes files between a tool's look and its change.
     pub outsiders: bool,
+    /// Whether all that goes wrong with the line to the model is that it is cut.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub only_cuts: bool,
     /// The protocol over which the model is asked; it is asked directly when none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
@@ -147,6 +156,8 @@ pub struct Faults {
     pub http: bool,
     /// The model.
     pub model: bool,
+    /// The host elsewhere that carries out child runs.
+    pub dispatch: bool,
     /// The person.
     pub person: bool,
     /// The tools of the world.
@@ -183,6 +194,8 @@ pub enum Act {
     JumpBack,
     /// Makes the snapshots that are kept those of an older version of this program.
     AgeSnapshots,
+    /// Makes a new session out of one; only where sessions are kept.
+    Fork,
 }
 
 /// An act at a certain step.
@@ -211,6 +224,8 @@ impl Default for Play {
             permits: None,
             queue_max: None,
             calls_max: None,
+            tokens_max: None,
+            elsewhere: false,
             rounds_max: 20,
             call_ms: None,
             run_ms: Some(7_200_000),
@@ -225,11 +240,23 @@ impl Default for Play {
             secret: "hunter2-planted-secret".to_owned(),
             plain_files: false,
             outsiders: false,
+            only_cuts: false,
             wire: None,
             paced: false,
             window_tokens: None,
             mutant: None,
         }
+    }
+}
+
+impl Play {
+    /// Whether the word that nobody may see is anywhere: in what there is at the beginning, or in what a model may say. A
+    /// word that somebody named may also come from a tool of theirs.
+    pub fn plants_its_secret(&self) -> bool {
+        let holds = |text: &str| text.contains(&self.secret);
+        let is_named = self.secret != Self::default().secret;
+        let is_there = self.files.iter().chain(&self.pages).any(|(_, text)| holds(text)) || holds(&self.turns);
+        self.hostile || self.faults.model || is_named || is_there
     }
 }
 
@@ -242,6 +269,7 @@ impl Faults {
         blobs: true,
         http: true,
         model: true,
+        dispatch: true,
         person: true,
         tools: true,
     };

@@ -30,19 +30,23 @@ pub struct PlayFileError {
 }
 
 /// The shipped files, by name.
-pub const SHIPPED: [(&str, &str); 31] = [
+pub const SHIPPED: [(&str, &str); 36] = [
     ("world-bad-disk", include_str!("scenarios/world-bad-disk.toml")),
     ("world-budget-midway", include_str!("scenarios/world-budget-midway.toml")),
     ("world-cancel-storm", include_str!("scenarios/world-cancel-storm.toml")),
+    ("world-children", include_str!("scenarios/world-children.toml")),
     ("world-compaction", include_str!("scenarios/world-compaction.toml")),
     ("world-confirmation-races", include_str!("scenarios/world-confirmation-races.toml")),
     ("world-crash-and-resume", include_str!("scenarios/world-crash-and-resume.toml")),
     ("world-download-in-parts", include_str!("scenarios/world-download-in-parts.toml")),
     ("world-downloads", include_str!("scenarios/world-downloads.toml")),
     ("world-edits", include_str!("scenarios/world-edits.toml")),
+    ("world-elsewhere", include_str!("scenarios/world-elsewhere.toml")),
     ("world-everything", include_str!("scenarios/world-everything.toml")),
     ("world-fan-out-storm", include_str!("scenarios/world-fan-out-storm.toml")),
+    ("world-forks", include_str!("scenarios/world-forks.toml")),
     ("world-hostile-model", include_str!("scenarios/world-hostile-model.toml")),
+    ("world-long-answers", include_str!("scenarios/world-long-answers.toml")),
     ("world-models", include_str!("scenarios/world-models.toml")),
     ("world-models-claude", include_str!("scenarios/world-models-claude.toml")),
     ("world-models-responses", include_str!("scenarios/world-models-responses.toml")),
@@ -62,6 +66,7 @@ pub const SHIPPED: [(&str, &str); 31] = [
     ("world-tiny", include_str!("scenarios/world-tiny.toml")),
     ("world-waiting", include_str!("scenarios/world-waiting.toml")),
     ("world-workflow", include_str!("scenarios/world-workflow.toml")),
+    ("world-workflow-cancel", include_str!("scenarios/world-workflow-cancel.toml")),
 ];
 
 /// All shipped plays, in the order of their names.

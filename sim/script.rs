@@ -70,8 +70,8 @@ pub enum Act {
     FanOut {
         /// How many.
         members: usize,
-        /// How.
-        plan: FanOutPlan,
+        /// How; apart, because few acts are fan-outs and all are as large as the largest.
+        plan: Box<FanOutPlan>,
     },
     /// Registers a task in the background of its session.
     Later,
@@ -173,7 +173,7 @@ impl Workload {
 
     fn invocation(&self, asks: bool, depth: u32, choices: &mut Choices) -> Vec<Act> {
         use Behaviour as B;
-        let mut acts = Vec::with_capacity(10);
+        let mut acts = Vec::with_capacity(12);
         if asks {
             acts.push(Act::Ask);
         }
@@ -204,7 +204,7 @@ impl Workload {
     fn fan_out(&self, choices: &mut Choices) -> Vec<Act> {
         let Shape { members, width, exact, .. } = self.tree;
         if exact {
-            return vec![Act::FanOut { members: members as usize, plan: FanOutPlan::all(width as usize) }];
+            return vec![Act::FanOut { members: members as usize, plan: Box::new(FanOutPlan::all(width as usize)) }];
         }
         let members = 1 + choices.below(members) as usize;
         let plan = FanOutPlan {
@@ -213,16 +213,19 @@ impl Workload {
             fail_fast: choices.below(3) == 2,
             timeout: [None, None, Some(ms(15))][choices.below(3) as usize],
         };
-        vec![Act::FanOut { members, plan }]
+        vec![Act::FanOut { members, plan: Box::new(plan) }]
     }
 }
 
 /// What every body of an invocation does at its end, when it comes to that.
-pub fn closing(kind: NodeKind) -> Vec<Act> {
+pub fn closing(kind: NodeKind) -> &'static [Act] {
+    const CALL: &[Act] = &[Act::GoHome, Act::WriteEnding];
+    const SESSION: &[Act] = &[Act::CloseTasks, Act::CloseAccount];
+    const OTHER: &[Act] = &[Act::Work(ms(1))];
     match kind {
-        NodeKind::Invocation => vec![Act::GoHome, Act::WriteEnding],
-        NodeKind::Session => vec![Act::CloseTasks, Act::CloseAccount],
-        NodeKind::Sessions | NodeKind::Run | NodeKind::FanOut | NodeKind::ProcessGroup => vec![Act::Work(ms(1))],
+        NodeKind::Invocation => CALL,
+        NodeKind::Session => SESSION,
+        NodeKind::Sessions | NodeKind::Run | NodeKind::FanOut | NodeKind::ProcessGroup => OTHER,
     }
 }
 
@@ -247,6 +250,6 @@ fn spawn(kind: NodeKind, count: u32) -> Act {
     Act::Spawn { kind, count, waited: true }
 }
 
-fn ms(count: u64) -> Duration {
+const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }

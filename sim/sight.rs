@@ -12,9 +12,11 @@ use std::time::Duration;
 use toolwarden::event::Event;
 use toolwarden::models::ModelTurn;
 use toolwarden::run::RunOutcome;
+use toolwarden_actors::budget::Amount;
 use toolwarden_actors::journal::Entry;
+use toolwarden_tools::effects::dispatch::{ChildContract, ContractUse};
 use toolwarden_tools::effects::store::record::Recovered;
-use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
+use toolwarden_tools::ids::{InvocationId, SessionId, TaskId, ToolName};
 
 /// One thing that was seen.
 #[derive(Debug)]
@@ -160,6 +162,32 @@ pub enum Sight<'a> {
         /// What is wrong with how its calls and results fit together, if anything.
         unpaired: Option<&'a str>,
     },
+    /// The host orders a fork.
+    Forking {
+        /// Of which session.
+        from: &'a SessionId,
+        /// What it is to be called.
+        to: &'a SessionId,
+    },
+    /// The store has a fork.
+    Forked {
+        /// Which session.
+        to: &'a SessionId,
+        /// Its snapshot.
+        bytes: &'a [u8],
+    },
+    /// Another host took a child run.
+    Contracted {
+        /// Its contract.
+        contract: &'a ChildContract,
+    },
+    /// Nothing more comes of a contract.
+    Delivered {
+        /// Which.
+        key: &'a TaskId,
+        /// What it used; none when nobody will ever know.
+        used: Option<ContractUse>,
+    },
     /// A model was asked for an object.
     AskedForObject {
         /// In whose name.
@@ -219,6 +247,8 @@ impl Sight<'_> {
                 format!("{tool} {how} {invocation}")
             }
             Self::Asked { agent, messages, .. } => format!("the model of {agent} is asked after {messages} messages"),
+            Self::Forked { to, bytes } => format!("the fork {to} is there: {} bytes", bytes.len()),
+            Self::Contracted { contract } => format!("{} is taken elsewhere", contract.idempotency_key),
             Self::AskedForObject { prompt, messages, .. } => {
                 format!("a model is asked for an object after {messages} messages: {}", short(prompt))
             }
@@ -247,7 +277,12 @@ pub trait Watcher: Send {
     /// The promise, in a few words.
     fn promise(&self) -> &'static str;
 
-    /// Takes an entry of the journal as the line of JSON that hosts read.
+    /// Whether it reads the journal's lines. They are written only for who does: that is a tenth of a world's time.
+    fn reads_lines(&self) -> bool {
+        false
+    }
+
+    /// Takes an entry of the journal as the line of JSON that hosts read, where it asked for that.
     ///
     /// # Errors
     /// How the promise was broken by it.
@@ -301,6 +336,8 @@ pub struct Aftermath {
     pub lanes: Vec<LaneRest>,
     /// Sessions in whose budget something was still reserved then.
     pub reserved: Vec<String>,
+    /// What each open session had spent then.
+    pub spent: Vec<(SessionId, Amount)>,
     /// Sessions that spent more than they may, with what.
     pub overspent: Vec<String>,
     /// Calls of open sessions that were still listed as at work then.

@@ -22,8 +22,10 @@ use toolwarden::models::scripted::ScriptError;
 use toolwarden::policy::{PermissionPolicy, PolicyError};
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::blocking::pretend;
+use toolwarden_tools::effects::dispatch::Dispatch;
 use toolwarden_tools::effects::files::Files;
 use toolwarden_tools::effects::http::Http;
+use toolwarden_tools::effects::store::Store;
 use toolwarden_tools::schema::SchemaCache;
 use toolwarden_tools::tool::Tool;
 
@@ -37,6 +39,7 @@ use crate::story::{Meeting, Moment};
 use crate::twins::blobs::PretendedBlobs;
 use crate::twins::chore::Chore;
 use crate::twins::clock::PretendedClock;
+use crate::twins::dispatch::PretendedDispatch;
 use crate::twins::entropy::PretendedEntropy;
 use crate::twins::files::PretendedFiles;
 use crate::twins::http::PretendedHttp;
@@ -155,8 +158,12 @@ pub(crate) struct Twins {
     pub(crate) given_files: Arc<dyn Files>,
     pub(crate) processes: PretendedProcesses,
     pub(crate) store: Option<Arc<PretendedStore>>,
+    /// What the runtime is given for it: the same, or what was planted before it.
+    pub(crate) given_store: Option<Arc<dyn Store>>,
     pub(crate) blobs: Arc<PretendedBlobs>,
     pub(crate) model: Arc<dyn Model>,
+    /// Who carries out child runs, where somebody else does.
+    pub(crate) dispatch: Option<Arc<dyn Dispatch>>,
     pub(crate) tools: Vec<Arc<dyn Tool>>,
     pub(crate) policy: PermissionPolicy,
     pub(crate) policy_later: PermissionPolicy,
@@ -201,10 +208,23 @@ impl Twins {
             Some(Wrap::Model(wrap)) => wrap(Arc::new(model)),
             _ => Arc::new(model),
         };
+        let store = play.keeps.then(|| Arc::new(PretendedStore::new(fate.clone(), faults.store)));
+        let given_store = store.clone().map(|store| match planted {
+            Some(Wrap::Store(wrap)) => wrap(store),
+            _ => store as Arc<dyn Store>,
+        });
+        let elsewhere = PretendedDispatch::new(fate.clone(), faults.dispatch);
+        let dispatch: Option<Arc<dyn Dispatch>> = match planted {
+            _ if !play.elsewhere => None,
+            Some(Wrap::Dispatch(wrap)) => Some(wrap(Arc::new(elsewhere))),
+            _ => Some(Arc::new(elsewhere)),
+        };
         Ok(Self {
+            dispatch,
             effects: Effects { clock: Arc::clone(&clock) as _, entropy, http, resolver: Arc::new(resolver) },
             processes: PretendedProcesses::new(fate.clone(), files.clone(), faults.processes),
-            store: play.keeps.then(|| Arc::new(PretendedStore::new(fate.clone(), faults.store))),
+            store,
+            given_store,
             blobs: Arc::new(PretendedBlobs::new(fate.clone(), Arc::clone(&clock) as _, faults.blobs)),
             model,
             tools,

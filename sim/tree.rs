@@ -10,17 +10,19 @@ mod desk;
 mod fault;
 mod lane;
 mod ledger;
+mod name;
 mod node;
 mod store;
 mod tasks;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use toolwarden_actors::node::{BodyEnd, NodeEvent, NodeId};
+use toolwarden_actors::node::{BodyEnd, NodeEffect, NodeEvent, NodeId};
 use toolwarden_tools::cancellation::CancelReason;
 
-use crate::checkers::{Checker, Violation};
+use crate::checkers::{Checker, Violation, Watch};
+use crate::dense::Dense;
 use crate::happening::{Happening, TraceDigest};
 use crate::message::{Address, Homecoming, JournalMessage, LedgerMessage, Message, Returned, body_over};
 use crate::remains::Remains;
@@ -46,7 +48,7 @@ pub struct World<'a> {
     workload: &'a Workload,
     choices: Choices,
     tamper: &'a mut dyn Tamper,
-    checkers: Vec<Box<dyn Checker>>,
+    watch: Watch,
     violation: Option<Violation>,
     digest: TraceDigest,
     schedule: Schedule<Address, Message>,
@@ -54,10 +56,12 @@ pub struct World<'a> {
     current: Address,
     numbers: u64,
     next_node: u64,
-    nodes: BTreeMap<NodeId, Node>,
-    bodies: BTreeMap<NodeId, Body>,
+    nodes: Dense<Box<Node>>,
+    bodies: Dense<Box<Body>>,
     /// Invocations whose ending was said, by their body or by their epilogue.
-    endings_said: BTreeSet<NodeId>,
+    endings_said: Dense<()>,
+    /// What the node that takes a step wants done.
+    effects: Vec<NodeEffect>,
     homecoming: Homecoming,
     lane: Lane,
     ledger: Ledger,
@@ -66,7 +70,8 @@ pub struct World<'a> {
     store: FactStore,
     tasks: Tasks,
     faults_stopped: bool,
-    coverage: BTreeSet<&'static str>,
+    /// Few, and mostly noted again: a short list is looked through faster than a set.
+    coverage: Vec<&'static str>,
     sometimes: BTreeMap<Meeting, u64>,
     telling: Telling,
     moments: Vec<Moment>,
@@ -102,16 +107,17 @@ impl<'a> World<'a> {
             workload,
             choices,
             tamper,
-            checkers,
+            watch: Watch::new(checkers),
             violation: None,
             digest: TraceDigest::new(),
             schedule: Schedule::new(),
             current: Address::Client,
             numbers: 0,
             next_node: 0,
-            nodes: BTreeMap::new(),
-            bodies: BTreeMap::new(),
-            endings_said: BTreeSet::new(),
+            nodes: Dense::default(),
+            bodies: Dense::default(),
+            endings_said: Dense::default(),
+            effects: Vec::new(),
             homecoming: Homecoming::default(),
             lane: Lane::new(workload),
             ledger: Ledger::default(),
@@ -120,7 +126,7 @@ impl<'a> World<'a> {
             store: FactStore::default(),
             tasks: Tasks::default(),
             faults_stopped: false,
-            coverage: BTreeSet::new(),
+            coverage: Vec::new(),
             sometimes: BTreeMap::new(),
             telling,
             moments: Vec::new(),
@@ -131,10 +137,10 @@ impl<'a> World<'a> {
         world.give_life(top, workload.top(), top, None);
         let close = Message::Event(NodeEvent::Cancel(CancelReason::Shutdown));
         let timer = world.timer();
-        world.schedule.send_after(workload.limits.close_at(), timer, Address::Node(top), close);
+        world.schedule.wind(workload.limits.close_at(), timer, Address::Node(top), close);
         for cancel in &workload.cancel {
             let (timer, span) = (world.timer(), Duration::from_millis(cancel.at_ms));
-            world.schedule.send_after(span, timer, Address::Client, Message::Strike(cancel.what));
+            world.schedule.wind(span, timer, Address::Client, Message::Strike(cancel.what));
         }
         world
     }
@@ -177,10 +183,7 @@ impl<'a> World<'a> {
             return;
         }
         let remains = self.remains();
-        self.violation = self.checkers.iter_mut().find_map(|checker| {
-            let text = checker.finish(&remains).err()?;
-            Some(Violation { checker: checker.name(), promise: checker.promise(), at, text })
-        });
+        self.violation = self.watch.finish(at, &remains);
     }
 
     fn into_story(self, steps: usize) -> Story {
@@ -193,8 +196,8 @@ impl<'a> World<'a> {
             nodes: self.next_node,
             lasted: self.schedule.now(),
             violation: self.violation,
-            checkers: self.checkers.iter().map(|checker| checker.name()).collect(),
-            coverage: self.coverage,
+            checkers: self.watch.names(),
+            coverage: self.coverage.into_iter().collect(),
             sometimes: self.sometimes,
             moments: self.moments,
             moments_lost: self.moments_lost,
@@ -204,8 +207,8 @@ impl<'a> World<'a> {
     /// What a run that does not end waits for, in plain words.
     fn under_way(&self) -> String {
         let mut waits: BTreeMap<&'static str, usize> = BTreeMap::new();
-        for node in self.nodes.keys() {
-            *waits.entry(self.condition(*node)).or_default() += 1;
+        for (node, _) in self.nodes.iter() {
+            *waits.entry(self.condition(NodeId(node))).or_default() += 1;
         }
         let waits: Vec<String> = waits.into_iter().map(|(words, count)| format!("{count} x {words}")).collect();
         format!("under way: {} (make the tree smaller, or its calls shorter)", waits.join(", "))
@@ -223,7 +226,7 @@ impl<'a> World<'a> {
             (Address::Lane, Message::Pool(message)) => self.lane_hears(message),
             (Address::Lane, Message::Recount) => self.lane_recounts(),
             (Address::Ledger, Message::Ledger(message)) => self.ledger_hears(message),
-            (Address::Desk, Message::Desk(message)) => self.desk_hears(message),
+            (Address::Desk, Message::Desk(message)) => self.desk_hears(*message),
             (Address::Person, Message::Shown(call, digest, ask)) => self.person_sees(call, &digest, ask),
             (Address::Journal, Message::Journal(message)) => self.journal_hears(&message),
             (Address::Store, Message::Store(message)) => self.store_hears(message),
@@ -253,7 +256,7 @@ impl<'a> World<'a> {
             JournalMessage::Opens(node) => (*node, false, false),
             JournalMessage::Ends(node, tells_node) => (*node, true, *tells_node),
         };
-        let id = node::invocation_id(node);
+        let id = name::call(node);
         let moment = if ending { Moment::Ends(&id) } else { Moment::Opens(&id) };
         let unix_ms = u64::try_from(self.schedule.now().as_millis()).unwrap_or(u64::MAX);
         match self.tamper.admit(&mut self.journal, unix_ms, moment) {
@@ -286,10 +289,7 @@ impl<'a> World<'a> {
         let now = self.schedule.now();
         self.digest.fold(now, &happening);
         if self.violation.is_none() {
-            self.violation = self.checkers.iter_mut().find_map(|checker| {
-                let text = checker.see(now, &happening).err()?;
-                Some(Violation { checker: checker.name(), promise: checker.promise(), at: now, text })
-            });
+            self.violation = self.watch.see(now, &happening);
         }
         if self.telling == Telling::Whole {
             self.tell(What::Happening(happening));
@@ -305,7 +305,9 @@ impl<'a> World<'a> {
     }
 
     fn covers(&mut self, what: &'static str) {
-        self.coverage.insert(what);
+        if !self.coverage.contains(&what) {
+            self.coverage.push(what);
+        }
     }
 
     /// A number that no other thing of this world has.
@@ -325,7 +327,8 @@ impl<'a> World<'a> {
     }
 
     fn remains(&self) -> Remains {
-        let (spinning, others): (Vec<&Body>, Vec<&Body>) = self.bodies.values().partition(|body| body.spins_for_ever());
+        let (spinning, others): (Vec<&Body>, Vec<&Body>) =
+            self.bodies.values().map(|body| &**body).partition(|body| body.spins_for_ever());
         let status = self.journal.status();
         Remains {
             nodes: self.nodes.len(),

@@ -5,6 +5,7 @@
 pub mod blobs;
 pub mod chore;
 pub mod clock;
+pub mod dispatch;
 pub mod entropy;
 pub mod files;
 pub mod http;

@@ -7,10 +7,12 @@
 pub mod budget;
 pub mod bulkhead;
 pub mod commands;
+pub mod contracts;
 pub mod downloads;
 pub mod durable;
 pub mod effects;
 pub mod files;
+pub mod forks;
 pub mod governed;
 pub mod heed;
 pub mod journal;
@@ -21,6 +23,7 @@ pub mod objects;
 pub mod origins;
 pub mod pairing;
 pub mod questions;
+pub mod scripts;
 pub mod secrets;
 pub mod snapshot;
 pub mod supervision;
@@ -47,16 +50,19 @@ pub fn all(play: &Play) -> Vec<Box<dyn Watcher>> {
         Box::<effects::Effects>::default(),
         Box::new(durable::Durable::new(play.keeps)),
         Box::<commands::Commands>::default(),
+        Box::<contracts::Contracts>::default(),
         Box::<files::Files>::default(),
-        Box::new(secrets::Secrets::new(&play.secret)),
+        Box::new(secrets::Secrets::new(&play.secret, play.plants_its_secret())),
         Box::<supervision::Supervision>::default(),
         Box::<snapshot::Snapshots>::default(),
+        Box::<forks::Forks>::default(),
         Box::new(marks::Marks::new(play.plain_files)),
         Box::new(downloads::Downloads::new(play)),
         Box::<origins::Origins>::default(),
         Box::<pairing::Pairing>::default(),
         Box::new(turns::Turns::new(play.wire.is_some())),
         Box::<workflow::Workflow>::default(),
+        Box::<scripts::Scripts>::default(),
         Box::<objects::Objects>::default(),
     ]
 }

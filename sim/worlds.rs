@@ -135,10 +135,13 @@ fn sweep(name: &str, play: &Play, seeds: std::ops::Range<u64>, broken: &mut Vec<
 }
 
 /// What some plays are about has to happen in them.
-const SOMEWHERE: [(&str, &str); 14] = [
+const SOMEWHERE: [(&str, &str); 17] = [
     ("world-compaction", "a summary that is asked for"),
     ("world-downloads", "a server that leads away"),
     ("world-edits", "a file that somebody else changed"),
+    ("world-elsewhere", "a host elsewhere that dies"),
+    ("world-forks", "a fork"),
+    ("world-long-answers", "a stream that is not well"),
     ("world-models", "a stream that is not well"),
     ("world-models-claude", "a stream that is not well"),
     ("world-models-responses", "a stream that is not well"),

@@ -30,6 +30,8 @@ mod pseudo_terminal;
 mod script;
 #[path = "command_line/simulation.rs"]
 mod simulation;
+#[path = "command_line/timeline.rs"]
+mod timeline;
 #[path = "command_line/verify.rs"]
 mod verify;
 

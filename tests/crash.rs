@@ -3,10 +3,14 @@
 
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests prepare and look at real files")]
 
+#[path = "crash/calls.rs"]
+mod calls;
 #[path = "crash/damage.rs"]
 mod damage;
 #[path = "crash/deadly.rs"]
 mod deadly;
+#[path = "crash/files.rs"]
+mod files;
 #[path = "crash/matrix.rs"]
 mod matrix;
 #[path = "crash/setting.rs"]

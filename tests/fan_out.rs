@@ -12,6 +12,8 @@ mod batch;
 mod child;
 #[path = "fan_out/dispatch.rs"]
 mod dispatch;
+#[path = "fan_out/kept.rs"]
+mod kept;
 #[path = "fan_out/limit.rs"]
 mod limit;
 #[path = "fan_out/memory.rs"]

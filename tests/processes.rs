@@ -22,6 +22,8 @@ mod figure;
 mod git;
 #[path = "processes/hard_input.rs"]
 mod hard_input;
+#[path = "processes/last_resort.rs"]
+mod last_resort;
 #[path = "processes/level.rs"]
 mod level;
 #[path = "processes/matrix.rs"]
@@ -73,7 +75,7 @@ fn tests() -> Vec<Test> {
             tests.push((name, Box::new(move || matrix::ends(ending, &containment)), false));
         }
     }
-    let others: [(&str, fn(), bool); 49] = [
+    let others: [(&str, fn(), bool); 50] = [
         ("port::status_and_streams", port::status_and_streams, false),
         ("port::what_a_command_inherits", port::what_a_command_inherits, false),
         ("port::standard_input_ends", port::standard_input_ends, false),
@@ -89,6 +91,7 @@ fn tests() -> Vec<Test> {
         ("level::a_session_may_be_held_more_strictly", level::a_session_may_be_held_more_strictly, false),
         ("level::limits_hold_or_are_refused", level::limits_hold_or_are_refused, false),
         ("level::a_session_has_limits_or_does_not_open", level::a_session_has_limits_or_does_not_open, false),
+        ("last_resort::orphans_of_a_killed_shim_are_ended", last_resort::orphans_of_a_killed_shim_are_ended, false),
         ("namespace::a_command_sees_its_own_alone", namespace::a_command_sees_its_own_alone, false),
         ("namespace::a_killed_shim_leaves_nothing", namespace::a_killed_shim_leaves_nothing, false),
         ("cgroup::a_command_has_one_of_its_own", cgroup::a_command_has_one_of_its_own, false),
@@ -138,6 +141,7 @@ fn main() -> ExitCode {
         Some(matrix::HOST) => return matrix::play_host(),
         Some(hard_input::STARVED) => return hard_input::play_starved(&arguments[1]),
         Some(hard_input::STRANGER) => return hard_input::play_stranger(&arguments[1]),
+        Some(last_resort::HOST) => return last_resort::play(),
         Some(survivor::NOBODY) => return survivor::play_nobody(),
         Some(survivor::ROOT) => return survivor::play_root(&arguments[1]),
         Some(command::SUB_REAPER) => return command::play_sub_reaper(&arguments[1..]),

@@ -65,6 +65,8 @@ pub fn builtin_tools(capabilities: WorkspaceCapabilities, options: CatalogOption
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::Value;
 
     use super::{CatalogOptions, builtin_tools};
@@ -166,6 +168,20 @@ mod tests {
         }
         let task = all.get("task").unwrap().tool.spec();
         assert!(task.description.contains("explore (looks around)"));
+    }
+
+    #[test]
+    fn descriptions_that_never_change_are_made_once() {
+        let (one, other) =
+            (registry(WorkspaceCapabilities::local_default()), registry(WorkspaceCapabilities::local_default()));
+        for (entry, again) in one.iter().zip(other.iter()) {
+            let name = &entry.tool.spec().name;
+            let is_shared =
+                std::ptr::eq(entry.tool.spec(), again.tool.spec()) && Arc::ptr_eq(&entry.schema, &again.schema);
+            // What a task says depends on the agents that there are.
+            assert_eq!(is_shared, name.as_str() != "task", "{name}");
+            assert_eq!(is_shared, entry.tool.fixed().is_some_and(|fixed| std::ptr::eq(fixed.get(), entry.tool.spec())));
+        }
     }
 
     #[test]

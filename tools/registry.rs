@@ -109,9 +109,11 @@ impl Registry {
             if registry.tools.contains_key(&name) {
                 return Err(RegistryError::Taken { name });
             }
-            let schema = schemas
-                .compile(&spec.parameters)
-                .map_err(|source| RegistryError::Schema { name: name.clone(), source })?;
+            let schema = match tool.fixed() {
+                Some(fixed) => fixed.schema(),
+                None => schemas.compile(&spec.parameters),
+            };
+            let schema = schema.map_err(|source| RegistryError::Schema { name: name.clone(), source })?;
             let name_digest = Digest::of(name.as_str().as_bytes());
             let offered = OnceLock::new();
             registry.tools.insert(name, Arc::new(Registered { tool, schema, builtin, name_digest, offered }));

@@ -4,6 +4,7 @@
 //! permission rules, so that they cannot drift apart.
 
 use std::fmt;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use crate::context::ToolContext;
 use crate::declaration::{Capabilities, ToolDefinition};
 use crate::ids::ToolName;
 use crate::outcome::ToolOutcome;
+use crate::schema::{Schema, SchemaError};
 
 /// The future of one call.
 pub type ToolFuture<'a> = BoxFuture<'a, ToolOutcome>;
@@ -35,6 +37,12 @@ pub trait Tool: Send + Sync + 'static {
     /// What a call with these arguments is expected to cost, beside being one call.
     fn cost(&self, _arguments: &Value) -> DeclaredCost {
         DeclaredCost::default()
+    }
+
+    /// Its description where that is the same for every instance: then it and its schema are made once for all
+    /// sessions. It must be what [`Self::spec`] gives.
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        None
     }
 
     /// What a permission rule's pattern is matched against.
@@ -73,6 +81,38 @@ pub struct ToolSpec {
     pub lane: Lane,
     /// The ports it holds while it runs.
     pub needs: Needs,
+}
+
+/// A description that never changes: made when it is first asked for, and its schema compiled once. A session with tools
+/// of its own takes the built-in ones over; making and compiling theirs anew would be a sixth of a short session.
+pub struct FixedSpec {
+    spec: LazyLock<ToolSpec>,
+    schema: OnceLock<Arc<Schema>>,
+}
+
+impl FixedSpec {
+    /// Made by this, once.
+    pub const fn new(make: fn() -> ToolSpec) -> Self {
+        Self { spec: LazyLock::new(make), schema: OnceLock::new() }
+    }
+
+    /// The description.
+    pub fn get(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    /// The compiled form of its parameters.
+    ///
+    /// # Errors
+    /// As [`Schema::compile`].
+    pub fn schema(&self) -> Result<Arc<Schema>, SchemaError> {
+        if let Some(schema) = self.schema.get() {
+            return Ok(Arc::clone(schema));
+        }
+        // Two that come at once compile it both, and take the first.
+        let compiled = Arc::new(Schema::compile(&self.spec.parameters)?);
+        Ok(Arc::clone(self.schema.get_or_init(|| compiled)))
+    }
 }
 
 impl ToolSpec {

@@ -199,12 +199,14 @@ impl Workspace {
             search: now.search && to.search,
             git: now.git && to.git,
         };
-        let commands = self.commands.clone().filter(|_| capabilities.exec || capabilities.git);
+        // Nothing is copied that does not stay: every call narrows its workspace.
+        let commands = self.commands.as_ref().filter(|_| capabilities.exec || capabilities.git).cloned();
         let files: Arc<dyn Files> = match now.write && !capabilities.write {
             true => ReadOnlyFiles::over(Arc::clone(&self.files), Why::NotGranted),
             false => Arc::clone(&self.files),
         };
-        Self { capabilities, commands, files, ..self.clone() }
+        let (display_root, sandbox) = (Arc::clone(&self.display_root), self.sandbox.clone());
+        Self { display_root, capabilities, allowance: self.allowance, files, commands, sandbox }
     }
 }
 

@@ -313,6 +313,86 @@ async fn a_node_that_ends_takes_no_new_children() {
     close(&tree, &root, &cell).await;
 }
 
+/// Lets the top node begin, so that its cradle is open.
+async fn opened(tree: &Tree, root: &NodeHandle) {
+    root.children_settled().await;
+    assert_eq!(tree.live_nodes(), 1);
+}
+
+#[tokio::test]
+async fn a_child_is_born_where_it_is_wanted_while_the_node_is_open() {
+    let (tree, root, cell) = root().await;
+    opened(&tree, &root).await;
+    // Nobody else had a turn: there is one thread.
+    let waiter = root.spawn(SPEC, |_| async { 7 });
+    assert_eq!(tree.live_nodes(), 2);
+    let mut settled = std::pin::pin!(root.children_settled());
+    assert!(futures_util::poll!(&mut settled).is_pending(), "the node has heard of it");
+    assert_eq!(waiter.await.output, Some(7));
+    settled.await;
+    // Also where whoever wants it is on no runtime: it lives where the tree does.
+    let elsewhere = root.clone();
+    let waiter = std::thread::spawn(move || elsewhere.spawn(SPEC, |_| async { tokio::task::yield_now().await }));
+    assert_eq!(waiter.join().unwrap().await.ending.body, BodyEnd::Returned);
+    close(&tree, &root, &cell).await;
+}
+
+#[tokio::test]
+async fn a_cancel_reaches_what_was_born_before_it_and_nothing_is_born_after_it() {
+    let (tree, root, cell) = root().await;
+    opened(&tree, &root).await;
+    let before = root.spawn(SPEC, |node| async move { node.cancellation().cancelled().await });
+    root.cancel(CancelReason::SessionClosed);
+    let after = root.spawn(SPEC, |_| async {});
+    assert_eq!(tree.live_nodes(), 2, "the one before is there, the one after waits for its answer");
+    assert_eq!(before.await.output, Some(CancelReason::SessionClosed));
+    assert_eq!(after.await.ending.body, BodyEnd::NeverStarted);
+    close(&tree, &root, &cell).await;
+}
+
+#[tokio::test]
+async fn a_child_whose_node_is_gone_before_it_heard_of_it_is_lost() {
+    let (tree, root, cell) = root().await;
+    opened(&tree, &root).await;
+    let waiter = root.spawn(SPEC, |_| std::future::pending::<()>());
+    root.actor.kill();
+    assert_eq!(waiter.await.ending.body, BodyEnd::Lost);
+    let after = root.spawn(SPEC, |_| std::future::pending::<()>());
+    assert_eq!(after.await.ending.body, BodyEnd::Lost);
+    close(&tree, &root, &cell).await;
+}
+
+/// Children are born from two tasks while their node is cancelled or killed: each has its ending, and nothing is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_born_while_its_node_ends_has_an_ending() {
+    const ROUNDS: usize = 200;
+    const BIRTHS: usize = 20;
+    let (tree, root, cell) = root().await;
+    for round in 0..ROUNDS {
+        let parent = root.spawn(SPEC, |node| async move {
+            let bearing = [node.clone(), node.clone()].map(|node| {
+                tokio::spawn(async move {
+                    let body = |node: NodeHandle| async move { node.cancellation().cancelled().await };
+                    let waiters: Vec<_> = (0..BIRTHS).map(|_| node.spawn(SPEC, body)).collect();
+                    futures_util::future::join_all(waiters).await
+                })
+            });
+            let ends = futures_util::future::join_all(bearing).await.into_iter().flat_map(Result::unwrap);
+            ends.map(|end| end.ending).collect::<Vec<Ending>>()
+        });
+        if round % 2 == 0 {
+            tokio::task::yield_now().await;
+        }
+        parent.cancel(CancelReason::Requested);
+        let end = parent.await;
+        assert_eq!(end.ending.unsettled_children, 0);
+        for ending in end.output.unwrap_or_default() {
+            assert!(matches!(ending.body, BodyEnd::Returned | BodyEnd::NeverStarted | BodyEnd::Lost), "{ending:?}");
+        }
+    }
+    close(&tree, &root, &cell).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn cleaning_up_takes_one_span_not_one_a_level() {
     let (tree, root, cell) = root().await;

@@ -3,10 +3,10 @@
 use clap::Args;
 use serde::Serialize;
 use toolwarden::agent::{Agent, AgentOrigin, AgentSteps};
+use toolwarden::session::Session;
 
-use super::{CommandError, End, killed};
-use crate::assembly::{Assembly, Plan, Surroundings, WorkspaceArgs};
-use crate::terminal::print;
+use super::{CommandError, End, look_at};
+use crate::assembly::{Surroundings, WorkspaceArgs};
 
 #[derive(Debug, Args)]
 #[command(
@@ -74,16 +74,12 @@ impl Listed<'_> {
 /// # Errors
 /// [`CommandError`].
 pub(crate) async fn list(args: AgentsArgs, with: &Surroundings) -> Result<End, CommandError> {
-    let plan = Plan { bucket: args.workspace.bucket, ..Plan::new(&args.workspace.workspace) };
-    let mut assembly = Assembly::open(plan, with).await?;
-    let session = assembly.session.clone();
-    if let Err(end) = assembly.close().await {
-        return Ok(killed(end));
-    }
-    let agents: Vec<Listed<'_>> = session.agents().map(Listed::from).collect();
-    match args.json {
-        true => print(&serde_json::to_string(&agents)?)?,
-        false => print(&agents.iter().map(Listed::lines).collect::<Vec<_>>().join("\n"))?,
-    }
-    Ok(End::Done)
+    let tell = |session: &Session| {
+        let agents: Vec<Listed<'_>> = session.agents().map(Listed::from).collect();
+        match args.json {
+            true => serde_json::to_string(&agents),
+            false => Ok(agents.iter().map(Listed::lines).collect::<Vec<_>>().join("\n")),
+        }
+    };
+    look_at(args.workspace, with, tell).await
 }

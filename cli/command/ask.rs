@@ -22,7 +22,7 @@ const QUESTION_BYTES_MAX: u64 = 1024 * 1024;
 /// What is said about a session that was never asked anything.
 const NOTHING_ASKED: &str = "nothing was asked in this session yet; put the question behind its id";
 /// Most child runs of one `task` call.
-const FAN_OUT_MAX: i64 = 32;
+pub(super) const FAN_OUT_MAX: i64 = 32;
 
 #[derive(Debug, Args)]
 pub(crate) struct AskArgs {
@@ -41,7 +41,7 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "SPEC", default_value = RESEARCH_NAME)]
     model: String,
 
-    /// The most child runs beside each other
+    /// The most child runs that one task call should start
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=FAN_OUT_MAX))]
     fan_out: u8,
 
@@ -93,7 +93,8 @@ pub(crate) async fn ask(args: AskArgs, with: &Surroundings) -> Result<End, Comma
         Some(path) => load_policy(path)?,
         None => args.yes_to.policy()?,
     };
-    let runs = RunLimits { timeout: args.call.timeout, fan_out: usize::from(args.fan_out), ..RunLimits::default() };
+    let runs =
+        RunLimits { timeout: args.call.timeout, fan_out: Some(usize::from(args.fan_out)), ..RunLimits::default() };
     let sandbox = args.call.sandbox.confinement().map_err(CommandError::Usage)?;
     let plan = Plan {
         events: args.call.events.as_deref(),

@@ -7,7 +7,7 @@ use clap::Args;
 use toolwarden::resume::Recovery;
 use toolwarden::run::RunLimits;
 
-use super::ask::{conclude, question};
+use super::ask::{FAN_OUT_MAX, conclude, question};
 use super::{CommandError, End};
 use crate::allowance::AllowanceArgs;
 use crate::artifacts::ArtifactArgs;
@@ -47,6 +47,10 @@ pub(crate) struct ResumeArgs {
     /// The most time the run may take from now on, in seconds (0.5 is fine)
     #[arg(long, value_name = "SECONDS", value_parser = parse_timeout)]
     timeout: Option<std::time::Duration>,
+
+    /// The most child runs that one task call should start from now on; as many as before, when not said
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=FAN_OUT_MAX))]
+    fan_out: Option<u8>,
 
     /// Print one JSON object instead of text
     #[arg(long)]
@@ -95,7 +99,7 @@ pub(crate) async fn resume(args: ResumeArgs, with: &Surroundings) -> Result<End,
         events: args.events.as_deref(),
         policy: args.policy.as_deref().map(load_policy).transpose()?,
         model: args.model.as_deref().map(|model| with.model(model)).transpose()?,
-        runs: RunLimits { timeout: args.timeout, ..RunLimits::default() },
+        runs: RunLimits { timeout: args.timeout, fan_out: args.fan_out.map(usize::from), ..RunLimits::default() },
         tool_timeout: None,
         artifacts: args.artifacts.to_keep(&with.environment).map_err(AssemblyError::from)?,
         projection: None,

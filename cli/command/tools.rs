@@ -3,11 +3,11 @@
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
+use toolwarden::session::Session;
 use toolwarden_tools::tool::{Needs, ToolSpec};
 
-use super::{CommandError, End, killed};
-use crate::assembly::{Assembly, Plan, Surroundings, WorkspaceArgs};
-use crate::terminal::print;
+use super::{CommandError, End, look_at};
+use crate::assembly::{Surroundings, WorkspaceArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
@@ -58,15 +58,11 @@ fn class(needs: Needs) -> &'static str {
 /// # Errors
 /// [`CommandError`].
 pub(crate) async fn list(args: ToolsArgs, with: &Surroundings) -> Result<End, CommandError> {
-    let plan = Plan { bucket: args.workspace.bucket, ..Plan::new(&args.workspace.workspace) };
-    let mut assembly = Assembly::open(plan, with).await?;
-    let session = assembly.session.clone();
-    if let Err(end) = assembly.close().await {
-        return Ok(killed(end));
-    }
-    let tools: Vec<Listed<'_>> = session.tool_specs().map(Listed::from).collect();
-    print(&if args.json { serde_json::to_string(&tools)? } else { table(&tools) })?;
-    Ok(End::Done)
+    let tell = |session: &Session| {
+        let tools: Vec<Listed<'_>> = session.tool_specs().map(Listed::from).collect();
+        if args.json { serde_json::to_string(&tools) } else { Ok(table(&tools)) }
+    };
+    look_at(args.workspace, with, tell).await
 }
 
 fn table(tools: &[Listed<'_>]) -> String {

@@ -1,6 +1,6 @@
 //! One child run: its life from its beginning to its one ending, in the parent's tree or somewhere else.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use toolwarden_actors::accounts::AccountId;
 use toolwarden_actors::budget::{Amount, BudgetLimits};
@@ -18,7 +18,8 @@ use super::{Delegation, SUBAGENT_OUTPUT_BYTES_MAX};
 use crate::agent::Agent;
 use crate::event::EventKind;
 use crate::fact_book::FactBook;
-use crate::facts::{BackgroundStart, Fact, Settings};
+use crate::facts::state::{ChildEnd, State};
+use crate::facts::{BackgroundStart, ChildPlace, Fact, Settings};
 use crate::keeper::{Keeper, Reopened};
 use crate::models::Model;
 use crate::resume::ResumeError;
@@ -41,6 +42,14 @@ pub(super) struct Child {
     pub(super) agent: Option<Arc<Agent>>,
     /// Whether it goes on after its call.
     pub(super) background: bool,
+    /// Where it stands among the children of its call.
+    pub(super) place: Option<ChildPlace>,
+    /// How it stood when the process ended that it was begun in; none for one that begins now.
+    pub(super) known: Option<ChildEnd>,
+    /// What it has used by its end.
+    pub(super) used: OnceLock<Amount>,
+    /// How many child runs it has had by its end, theirs included.
+    pub(super) runs: OnceLock<u64>,
 }
 
 /// What a child came to, before it is told.
@@ -119,8 +128,16 @@ impl Child {
             task: self.task_id.clone(),
             session: self.session.clone(),
             agent: self.task.agent.clone(),
+            place: self.place.clone(),
             background,
         }
+    }
+
+    /// The fact that it ended.
+    pub(super) fn ended_fact(&self, success: bool, report: Option<String>) -> Fact {
+        let used = self.used.get().copied().unwrap_or_default();
+        let child_runs = self.runs.get().copied().unwrap_or_default();
+        Fact::ChildEnded { task: self.task_id.clone(), success, report, used, child_runs }
     }
 
     /// Puts down what becomes of it.
@@ -152,7 +169,7 @@ impl Child {
             let sanitiser = &self.delegation.kernel.sanitiser;
             sanitiser.clean(later(&result, &self.task.description, told.cancelled)).0
         });
-        let fact = Fact::ChildEnded { task: self.task_id.clone(), success, report };
+        let fact = self.ended_fact(success, report);
         match &self.parent.facts {
             _ if self.background => self.note(self.parent.tasks.facts(), fact),
             Some(facts) => self.note(facts, fact),
@@ -173,19 +190,19 @@ impl Child {
     /// Takes a background task off again before anybody heard of it.
     pub(super) fn withdraw(&self) {
         self.parent.tasks.ended(&Arc::new(self.failed("it was not started".to_owned())));
-        let fact = Fact::ChildEnded { task: self.task_id.clone(), success: false, report: None };
-        self.note(self.parent.tasks.facts(), fact);
+        self.note(self.parent.tasks.facts(), self.ended_fact(false, None));
     }
 
     /// The child session's life: an account, one run, an ending.
     pub(super) async fn live(&self, node: NodeHandle) -> Arc<ChildResult> {
         let work = match (&self.agent, &self.delegation.dispatch) {
             (None, _) => Work::failed(format!("there is no agent named {}", self.task.agent)),
-            (Some(agent), Some(dispatch)) => {
+            // What a call began here goes on here; a task in the background is the same work wherever it is asked for.
+            (Some(agent), Some(dispatch)) if self.background || self.known.is_none() => {
                 let work = self.carry_elsewhere(&node, agent, &**dispatch).await;
                 self.in_form(work, &node, agent, Arc::clone(&self.parent)).await
             }
-            (Some(agent), None) => self.work(&node, agent).await,
+            (Some(agent), _) => self.work(&node, agent).await,
         };
         let mut result = self.result(work);
         self.keep_whole(&mut result).await;
@@ -203,6 +220,12 @@ impl Child {
             Ok((outcome, scope)) => self.in_form(Work::of(outcome), node, agent, scope).await,
             Err(why) => Work::failed(why),
         };
+        if self.parent.tasks.facts().is_kept()
+            && let Ok(status) = kernel.ledger.status(account.id().clone()).await
+        {
+            // It is settled once.
+            let _ = self.used.set(status.spent);
+        }
         // An account that is not there any more needs no closing.
         drop(kernel.ledger.close_account(account.id().clone()).await);
         work
@@ -224,7 +247,7 @@ impl Child {
         let kernel = &self.delegation.kernel;
         let (text, _) = kernel.sanitiser.clean(result.output.clone());
         let uri = ArtifactUri::new("task", Digest::of(text.as_bytes()));
-        match kernel.artifacts.keep(&self.parent.root_session, uri.digest(), text.into()).await {
+        match kernel.artifacts.keep(&self.parent.root_session, uri.digest(), text).await {
             Ok(()) => result.artifact = Some(uri.to_string()),
             Err(error) => tracing::warn!(%error, task = %self.task_id, "the whole answer of a child run is not kept"),
         }
@@ -264,8 +287,14 @@ impl Child {
         let kernel = &self.delegation.kernel;
         let keeper = self.keeper(agent).await.map_err(|error| error.to_string())?;
         let facts = keeper.as_ref().map_or_else(FactBook::in_memory, |keeper| Arc::clone(keeper.facts()));
+        if self.known == Some(ChildEnd::Open) {
+            self.charge(account, &facts).await;
+            self.parent.tasks.count_before(facts.look(|state| state.child_runs));
+        }
         if let Some(ended) = facts.look(|state| state.run.is_none().then(|| state.last.clone()).flatten()) {
             // It had come to its end when the process ended that was to tell of it.
+            self.parent.tasks.transcribe(&self.task_id, &facts);
+            self.part_with(keeper, &facts).await;
             return Ok((RunOutcome::of(*ended, &self.session), Arc::clone(&self.parent)));
         }
         let under_way = facts.look(|state| state.run.as_ref().map(|run| run.id.clone()));
@@ -281,17 +310,15 @@ impl Child {
             },
             end_told: EndTold::default(),
         };
-        match under_way {
-            Some(_) => self.charge(account, &facts).await,
-            None => {
-                let text = facts.fit_to_keep(&kernel.sanitiser, self.prompt());
-                let pictures = Vec::new();
-                let asked = Fact::UserMessage { run: plan.run.clone(), text, pictures, bounds: plan.bounds() };
-                facts.record(asked).await.map_err(|error| error.to_string())?;
-            }
+        if under_way.is_none() {
+            let text = facts.fit_to_keep(&kernel.sanitiser, self.prompt());
+            let pictures = Vec::new();
+            let asked = Fact::UserMessage { run: plan.run.clone(), text, pictures, bounds: plan.bounds() };
+            facts.record(asked).await.map_err(|error| error.to_string())?;
         }
         self.parent.tasks.transcribe(&self.task_id, &facts);
         let scope = Arc::new(self.scope(node, agent, account, &plan, &facts));
+        let its_facts = Arc::clone(&facts);
         let end_told = plan.end_told.clone();
         let (its_kernel, its_scope) = (Arc::clone(kernel), Arc::clone(&scope));
         let (lost_kernel, lost_scope) = (Arc::clone(kernel), Arc::clone(&scope));
@@ -302,11 +329,18 @@ impl Child {
             move |ending| tell_lost(&lost_kernel, &lost_scope, &end_told, ending),
         );
         let end = waiter.await;
+        self.part_with(keeper, &its_facts).await;
+        let outcome = end.output.ok_or_else(|| RunStatus::lost(&end.ending).to_string())?;
+        Ok((outcome, scope))
+    }
+
+    /// Counts its own child runs, and gives its session free.
+    async fn part_with(&self, keeper: Option<Keeper>, facts: &FactBook) {
+        // It parts once.
+        let _ = self.runs.set(facts.look(|state| state.child_runs));
         if let Some(keeper) = keeper {
             keeper.close().await;
         }
-        let outcome = end.output.ok_or_else(|| RunStatus::lost(&end.ending).to_string())?;
-        Ok((outcome, scope))
     }
 
     /// What governs and serves its calls: what its parent has, narrowed by its agent.
@@ -331,16 +365,16 @@ impl Child {
         if let Some(background) = &scope.background {
             background.hang_on(node, self.delegation.kernel.background_listener(&scope));
         }
-        // Its calls are covered by the call that started it, unless it goes on without that.
+        // Where it is kept its calls are facts of its own, so that it can go on.
         scope.facts = facts.is_kept().then(|| Arc::clone(facts));
         scope
     }
 
-    /// Keeps a background task of a session that is kept in a session of its own, so that it can go on after its
-    /// process ended.
+    /// Keeps a child of a session that is kept in a session of its own, so that it can go on after its process ended, and
+    /// what it said can be read.
     async fn keeper(&self, agent: &Agent) -> Result<Option<Keeper>, ResumeError> {
         let book = self.parent.tasks.facts();
-        let Some(log) = book.log().filter(|_| self.background) else { return Ok(None) };
+        let Some(log) = book.log() else { return Ok(None) };
         let clock = Arc::clone(&self.delegation.kernel.effects.clock);
         let parents = book.look(|state| state.settings.clone());
         let Some(parents) = parents else { return Ok(None) };
@@ -363,13 +397,10 @@ impl Child {
 
     /// What it used before, in another process, is used.
     async fn charge(&self, account: &toolwarden_actors::budget_ledger::Account, facts: &FactBook) {
-        let (calls, used) = facts.look(|state| (state.calls, state.usage_so_far()));
-        let used =
-            Amount { calls, input_tokens: used.input_tokens, output_tokens: used.output_tokens, ..Amount::default() };
-        match self.delegation.kernel.ledger.reserve(account, used).await {
-            Ok(reservation) => reservation.settle(used),
-            // Its next call is told the same.
-            Err(error) => tracing::debug!(%error, task = %self.task_id, "a task that goes on has used its budget"),
+        let used = facts.look(State::used);
+        // Not reserved: one that used more than it may is told so by its next call.
+        if let Err(error) = self.delegation.kernel.ledger.charge(account.id().clone(), used).await {
+            tracing::warn!(%error, task = %self.task_id, "what a child run used in another process is not counted");
         }
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! What must stay true: the contract holds no more than the child may do here; what cannot be written into it (hooks of
 //! the host, an active question) is refused and never left out; and what it may use is set aside in the parent's budget
-//! before it is sent.
+//! before it is sent, and counts as used unless the other side says what was, or it is known that nothing was.
 
 use serde_json::Value;
 use toolwarden_actors::accounts::LedgerError;
 use toolwarden_actors::budget::{Amount, BudgetLimits};
+use toolwarden_actors::budget_ledger::Reservation;
 use toolwarden_actors::node::NodeHandle;
 use toolwarden_tools::effects::dispatch::{
     CONTRACT_VERSION, ChildContract, ContractAgent, ContractBudget, Dispatch, DispatchError,
@@ -15,6 +16,40 @@ use toolwarden_tools::effects::dispatch::{
 use super::child::{Child, Work, why};
 use crate::agent::Agent;
 
+/// What was set aside for a contract that is sent. What it used is unknown for as long as nobody says it, so all of it
+/// counts, also when whoever waits for the answer is dropped.
+struct SetAside<'a> {
+    child: &'a Child,
+    reservation: Option<Reservation>,
+    aside: Amount,
+}
+
+impl SetAside<'_> {
+    /// The other side said what was used.
+    fn settle(mut self, used: Amount) {
+        self.count(used);
+    }
+
+    /// Nothing was begun.
+    fn release(mut self) {
+        drop(self.reservation.take());
+    }
+
+    fn count(&mut self, used: Amount) {
+        if let Some(reservation) = self.reservation.take() {
+            // It is counted once.
+            let _ = self.child.used.set(used);
+            reservation.settle(used);
+        }
+    }
+}
+
+impl Drop for SetAside<'_> {
+    fn drop(&mut self) {
+        self.count(self.aside);
+    }
+}
+
 impl Child {
     /// Has it carried out by whoever takes contracts.
     pub(super) async fn carry_elsewhere(&self, node: &NodeHandle, agent: &Agent, dispatch: &dyn Dispatch) -> Work {
@@ -22,6 +57,10 @@ impl Child {
             let why =
                 "this session has hooks, which cannot be asked somewhere else; run child runs here, or leave them out";
             return Work::failed(why.to_owned());
+        }
+        if let Some(reason) = node.cancellation().reason() {
+            // Not even sent: then nothing of it was used.
+            return Work::failed(why(Some(reason)));
         }
         let budget = match self.budget_left(agent).await {
             Ok(budget) => budget,
@@ -42,11 +81,12 @@ impl Child {
             Ok(reservation) => reservation,
             Err(error) => return Work::failed(error.to_string()),
         };
+        let aside = SetAside { child: self, reservation: Some(reservation), aside };
         let _limit = agent.timeout.map(|timeout| node.limit(timeout));
         match dispatch.carry_out(contract, node.cancellation().clone()).await {
             Ok(answer) => {
                 let used = answer.used;
-                reservation.settle(Amount {
+                aside.settle(Amount {
                     calls: used.calls,
                     input_tokens: used.input_tokens,
                     output_tokens: used.output_tokens,
@@ -61,11 +101,10 @@ impl Child {
                     // It was not begun.
                     DispatchError::Unreachable { .. }
                     | DispatchError::Refused { .. }
-                    | DispatchError::TooLarge { .. } => drop(reservation),
-                    // What it used is unknown: all of it may be.
+                    | DispatchError::TooLarge { .. } => aside.release(),
                     DispatchError::PeerGone { .. }
                     | DispatchError::Malformed { .. }
-                    | DispatchError::Cancelled { .. } => reservation.settle(aside),
+                    | DispatchError::Cancelled { .. } => drop(aside),
                 }
                 match error {
                     DispatchError::Cancelled { reason } => Work::failed(why(Some(&reason))),

@@ -4,10 +4,11 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thiserror::Error;
+use toolwarden_actors::budget::Amount;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::{InvocationId, RunId, SessionId, TaskId};
 
-use crate::facts::{BackgroundStart, Fact, RunBounds, Settings};
+use crate::facts::{BackgroundStart, ChildPlace, Fact, RunBounds, Settings};
 use crate::models::picture::Picture;
 use crate::models::transcript::{CUT_OFF, INTERRUPTED};
 use crate::models::{CallArguments, Message, ModelCall, ModelTurn, StopReason, TokenUsage, ToolResult};
@@ -45,6 +46,10 @@ pub struct State {
     pub calls: u64,
     /// Child runs in the order they began, the last [`CHILDREN_MAX`].
     pub children: IndexMap<TaskId, ChildRecord>,
+    /// Child runs that began, and those of child runs that have ended.
+    pub child_runs: u64,
+    /// What child runs that ended have used, their own children included.
+    pub children_used: Amount,
     /// Artifacts that results refer to, in order of appearance.
     pub artifacts: indexmap::IndexSet<String>,
     /// What was verified, the oldest first, the last [`REPORTS_MAX`].
@@ -136,6 +141,9 @@ pub struct ChildRecord {
     pub agent: String,
     /// How it stands.
     pub end: ChildEnd,
+    /// The call that waits for it, as long as that has no result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<ChildPlace>,
     /// What it was started with, when it goes on after the call that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<Box<BackgroundStart>>,
@@ -263,9 +271,39 @@ impl State {
         self.run.as_ref().map_or(self.usage, |run| self.usage.plus(run.usage))
     }
 
+    /// What was used so far, by child runs too as far as they have ended.
+    pub fn used(&self) -> Amount {
+        let tokens = self.usage_so_far();
+        let own = Amount {
+            calls: self.calls,
+            input_tokens: tokens.input_tokens,
+            output_tokens: tokens.output_tokens,
+            ..Amount::default()
+        };
+        own.saturating_add(self.children_used)
+    }
+
     /// How many child runs are under way that end with their process.
     pub fn open_children(&self) -> usize {
-        self.children.values().filter(|child| child.end == ChildEnd::Open && !child.goes_on()).count()
+        self.children.values().filter(|child| self.is_lost(child)).count()
+    }
+
+    /// Whether a child run is under way and would not be gone on with: neither by itself nor by its call, which runs
+    /// again.
+    fn is_lost(&self, child: &ChildRecord) -> bool {
+        let call_runs_again = || child.place.as_ref().is_some_and(|place| self.runs_again(&place.call));
+        child.end == ChildEnd::Open && !child.goes_on() && !call_runs_again()
+    }
+
+    /// Whether a call of the turn under way runs when the session is opened again.
+    fn runs_again(&self, call: &str) -> bool {
+        let mut open = self.run.iter().filter_map(|run| run.open.as_ref()).flat_map(OpenTurn::waiting);
+        open.any(|waiting| waiting.call.id == call && waiting.may_run())
+    }
+
+    /// The child run that stands at this place, where its call has begun before.
+    pub fn child_at(&self, place: &ChildPlace) -> Option<(&TaskId, &ChildRecord)> {
+        self.children.iter().find(|(_, child)| child.place.as_ref() == Some(place))
     }
 
     /// The background tasks that go on when the session is opened again, in the order they began.
@@ -300,6 +338,7 @@ impl State {
             }
             Fact::CallEnded { result, source_anchors, artifacts } => {
                 let run = open_run(&mut self.run, "a call's result")?;
+                let call = result.call_id.clone();
                 run.end_call(result)?;
                 run.collect(source_anchors);
                 self.artifacts.extend(artifacts);
@@ -308,18 +347,25 @@ impl State {
                     let run = run.id.clone();
                     self.promote(&run);
                 }
+                self.part_from(&call);
             }
             Fact::Steer { text } => {
                 open_run(&mut self.run, "a word put in")?.steers.push(text);
             }
-            Fact::ChildStarted { task, session, agent, background } => {
+            Fact::ChildStarted { task, session, agent, place, background } => {
                 let promoted = background.as_ref().is_some_and(|start| start.run.is_none());
-                let child = ChildRecord { session, agent, end: ChildEnd::Open, background, promoted };
+                let child = ChildRecord { session, agent, end: ChildEnd::Open, place, background, promoted };
+                self.child_runs = self.child_runs.saturating_add(1);
                 self.remember_child(task, child);
             }
-            Fact::ChildEnded { task, success, report } => {
+            Fact::ChildEnded { task, success, report, used, child_runs } => {
                 let end = if success { ChildEnd::Succeeded } else { ChildEnd::Failed };
                 if let Some(child) = self.children.get_mut(&task) {
+                    // One that is told again, because its call runs again, has used nothing more.
+                    if child.end == ChildEnd::Open {
+                        self.children_used = self.children_used.saturating_add(used);
+                        self.child_runs = self.child_runs.saturating_add(child_runs);
+                    }
                     child.end = end;
                     // What it was asked is needed no longer.
                     child.background = None;
@@ -411,26 +457,40 @@ impl State {
     }
 
     fn interrupt(&mut self, calls: &[String]) -> Result<(), String> {
-        for child in self.children.values_mut().filter(|child| child.end == ChildEnd::Open && !child.goes_on()) {
-            child.end = ChildEnd::Interrupted;
-            child.background = None;
+        if !calls.is_empty() {
+            // All or nothing: a fact that does not fit changes nothing.
+            let run = open_run(&mut self.run, "an interruption")?;
+            for id in calls {
+                if matches!(run.call(id)?.stage, CallStage::Ended(_)) {
+                    return Err(format!("the call {id:?} has its result already"));
+                }
+            }
+        }
+        let lost: Vec<TaskId> =
+            self.children.iter().filter(|(_, child)| self.is_lost(child)).map(|(task, _)| task.clone()).collect();
+        for task in lost {
+            if let Some(child) = self.children.get_mut(&task) {
+                (child.end, child.background) = (ChildEnd::Interrupted, None);
+            }
         }
         if calls.is_empty() {
             return Ok(());
         }
         let run = open_run(&mut self.run, "an interruption")?;
-        // All or nothing: a fact that does not fit changes nothing.
-        for id in calls {
-            if matches!(run.call(id)?.stage, CallStage::Ended(_)) {
-                return Err(format!("the call {id:?} has its result already"));
-            }
-        }
         for id in calls {
             let result = interrupted(&run.call(id)?.call);
             run.end_call(result)?;
         }
         run.close_turn(&mut self.messages);
+        calls.iter().for_each(|call| self.part_from(call));
         Ok(())
+    }
+
+    /// A call has its result: it does not run again, so nobody comes back to its child runs.
+    fn part_from(&mut self, call: &str) {
+        for child in self.children.values_mut() {
+            child.place.take_if(|place| place.call == call);
+        }
     }
 
     fn end(&mut self, status: RunStatus, text: String) -> Result<(), String> {
@@ -446,6 +506,13 @@ impl State {
         run.hand_over_steers(&mut self.messages);
         self.usage = self.usage.plus(run.usage);
         self.runs += 1;
+        // A run has ended after its children: one that was not told of was lost with its process.
+        for child in self.children.values_mut() {
+            child.place = None;
+            if child.end == ChildEnd::Open && child.background.is_none() {
+                child.end = ChildEnd::Interrupted;
+            }
+        }
         let Run { id, turns, usage, source_anchors, .. } = *run;
         self.last = Some(Box::new(EndedRun { id, status, text, usage, turns, source_anchors }));
         Ok(())

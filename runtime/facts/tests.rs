@@ -2,12 +2,13 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use toolwarden_actors::budget::Amount;
 use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::context::ChildTask;
 use toolwarden_tools::digest::Digest;
 
 use crate::facts::state::{CallStage, ChildEnd, State, Step, WAITING_REPORTS_MAX};
-use crate::facts::{BackgroundStart, Fact, RunBounds};
+use crate::facts::{BackgroundStart, ChildPlace, Fact, RunBounds};
 use crate::models::transcript::{CUT_OFF, INTERRUPTED, check_pairing};
 use crate::models::{CallArguments, Message, ModelCall, ModelTurn, StopReason, TokenUsage, ToolResult};
 use crate::run_status::RunStatus;
@@ -144,7 +145,7 @@ fn only_what_cannot_have_happened_or_is_idempotent_runs_again() {
         bound("idempotent", true),
         started("idempotent"),
         bound("bound", false),
-        Fact::ChildStarted { task: "t".into(), session: "s".into(), agent: "explore".into(), background: None },
+        child_of("t", None),
     ];
     let mut state = State::fold(facts).unwrap();
     let interruption = state.interruption().unwrap();
@@ -415,7 +416,25 @@ fn in_background(task: &str, run: Option<&str>, whole: bool) -> Fact {
     };
     let start = BackgroundStart { invocation: "invocation-a".into(), run: run.map(Into::into), task: asked, whole };
     let session = format!("task-run-{task}").as_str().into();
-    Fact::ChildStarted { task: task.into(), session, agent: "explore".into(), background: Some(Box::new(start)) }
+    let (agent, background) = ("explore".into(), Some(Box::new(start)));
+    Fact::ChildStarted { task: task.into(), session, agent, place: None, background }
+}
+
+/// A child run that a call waits for.
+fn child_of(task: &str, place: Option<(&str, usize)>) -> Fact {
+    let session = format!("task-run-{task}").as_str().into();
+    let place = place.map(|(call, index)| ChildPlace { call: call.into(), index });
+    Fact::ChildStarted { task: task.into(), session, agent: "explore".into(), place, background: None }
+}
+
+fn child_ended(task: &str, report: Option<String>, calls: u64) -> Fact {
+    Fact::ChildEnded {
+        task: task.into(),
+        success: true,
+        report,
+        used: Amount { calls, ..Amount::default() },
+        child_runs: 0,
+    }
 }
 
 fn goes_on(state: &State) -> Vec<&str> {
@@ -440,7 +459,7 @@ fn a_background_task_goes_on_once_its_turn_stands_and_not_before() {
     assert_eq!(goes_on(&state), ["t"]);
     // What it came to stands before the next question, once.
     let report = || Some("it is there".to_owned());
-    state.apply(Fact::ChildEnded { task: "t".into(), success: true, report: report() }).unwrap();
+    state.apply(child_ended("t", report(), 0)).unwrap();
     state.apply(asked("r2")).unwrap();
     let words: Vec<&Message> = state.messages.iter().rev().take(2).collect();
     assert!(matches!(words[0], Message::User { text } if text == "question of r2"), "{words:?}");
@@ -448,7 +467,7 @@ fn a_background_task_goes_on_once_its_turn_stands_and_not_before() {
     assert_eq!((state.task_reports.len(), goes_on(&state)), (0, vec![]));
     // While a run is under way it comes with the next turn.
     state.apply(calling(&["c"])).unwrap();
-    state.apply(Fact::ChildEnded { task: "t".into(), success: true, report: report() }).unwrap();
+    state.apply(child_ended("t", report(), 0)).unwrap();
     state.apply(ended("c")).unwrap();
     assert!(matches!(state.messages.last(), Some(Message::User { text }) if text == "it is there"));
 }
@@ -469,7 +488,44 @@ fn reports_that_nobody_reads_are_bounded() {
     let mut state = State::default();
     for number in 0..=WAITING_REPORTS_MAX {
         let report = Some(number.to_string());
-        state.apply(Fact::ChildEnded { task: "t".into(), success: true, report }).unwrap();
+        state.apply(child_ended("t", report, 0)).unwrap();
     }
     assert_eq!((state.task_reports.len(), state.task_reports[0].as_str()), (WAITING_REPORTS_MAX, "1"));
+}
+
+// A process that dies while a call waits for child runs: the call runs again, finds the same child runs at their places,
+// and those that had ended are not counted twice.
+#[test]
+fn a_call_that_runs_again_finds_its_child_runs() {
+    let ends = |state: &State| state.children.values().map(|child| child.end).collect::<Vec<_>>();
+    let place = |index| ChildPlace { call: "a".into(), index };
+    let begun = [
+        asked("r"),
+        calling(&["a", "b"]),
+        bound("a", true),
+        started("a"),
+        child_of("one", Some(("a", 0))),
+        child_of("two", Some(("a", 1))),
+        child_ended("one", None, 3),
+        bound("b", false),
+        started("b"),
+        child_of("lost", Some(("b", 0))),
+    ];
+    let mut state = State::fold(begun).unwrap();
+    assert_eq!((state.child_runs, state.children_used.calls, state.open_children()), (3, 3, 1));
+    state.apply(state.interruption().unwrap()).unwrap();
+    assert_eq!(ends(&state), [ChildEnd::Succeeded, ChildEnd::Open, ChildEnd::Interrupted]);
+    let found = |index| state.child_at(&place(index)).map(|(task, child)| (task.as_str(), child.end));
+    assert_eq!((found(0), found(1)), (Some(("one", ChildEnd::Succeeded)), Some(("two", ChildEnd::Open))));
+    assert_eq!(found(2), None);
+    // A fork has neither of them under way.
+    let forked = crate::snapshot::forked(state.clone(), &"s".into()).unwrap();
+    assert_eq!(ends(&forked), [ChildEnd::Succeeded, ChildEnd::Interrupted, ChildEnd::Interrupted]);
+    // What was told before is told again, and used nothing more.
+    for fact in [bound("a", true), started("a"), child_ended("one", None, 3), child_ended("two", None, 4), ended("a")] {
+        state.apply(fact).unwrap();
+    }
+    assert_eq!((state.children_used.calls, state.interruption()), (7, None));
+    // Another call of the same name has child runs of its own.
+    assert_eq!(state.child_at(&place(0)), None);
 }

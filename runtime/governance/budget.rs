@@ -64,7 +64,7 @@ impl Budgeted {
             Err(LedgerError::NotRunning(_)) => passage.stop(Refusal::NotRunning { tool, part: "the budget ledger" }),
             Err(other) => {
                 tracing::warn!(%tool, account = %scope.account.id(), error = %other, "a budget could not be charged");
-                passage.stop(Refusal::Budget { tool, resource: other.to_string(), consumed: 0, limit: 0 })
+                passage.stop(Refusal::Unpaid { tool, why: other.to_string() })
             }
         }
     }

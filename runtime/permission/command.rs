@@ -115,6 +115,9 @@ impl Court<'_> {
     /// The rule of a list on a path that stands among the words of a command, with the command. Whatever is not known to
     /// read only may write too.
     fn path_rule(&mut self, list: &RuleList) -> Option<(usize, &SimpleCommand)> {
+        if !list.is_scoped() {
+            return None;
+        }
         let line = self.line;
         for command in &line.simple_commands {
             let named = named_paths(command, &self.folders);

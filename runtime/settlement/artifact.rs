@@ -7,7 +7,6 @@ use std::fmt;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::ops::Range;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use thiserror::Error;
@@ -112,7 +111,7 @@ pub fn line_bytes(tool: &str) -> usize {
 /// The whole of an output.
 pub(crate) enum Whole {
     /// In memory.
-    Text(Arc<str>),
+    Text(String),
     /// In the spool.
     Spooled(Box<WrittenArtifact>),
 }
@@ -122,7 +121,7 @@ pub(crate) struct Side {
     pub(crate) side: &'static str,
     /// Which fact gets the reference: a JSON pointer into the metadata.
     pub(crate) at: String,
-    pub(crate) text: Arc<str>,
+    pub(crate) text: String,
 }
 
 /// A result that refers to something, before that is stored.

@@ -2,6 +2,8 @@
 //!
 //! Every result carries it, refusals and crashes included. Digests are of the sanitised text.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value};
 use toolwarden_tools::digest::{Digest, RunningDigest};
 
@@ -20,8 +22,27 @@ pub const TOKEN_ESTIMATOR: &str = "utf8-bytes-ceil-div-4/v1";
 /// What is compared at a time to find how far two texts are alike, in bytes.
 const ALIKE_BLOCK_BYTES: usize = 4096;
 
-/// How many facts an evidence has.
-const EVIDENCE_FIELDS: usize = 14;
+/// The facts of an evidence, in their order.
+const EVIDENCE_FACTS: [&str; 14] = [
+    "schema",
+    "original_bytes",
+    "projected_bytes",
+    "original_estimated_tokens",
+    "projected_estimated_tokens",
+    "token_estimator",
+    "transform_algorithm",
+    "content_digest",
+    "projected_digest",
+    "repeat_key",
+    "content_ref",
+    "loss_mode",
+    "byte_delta",
+    "estimated_token_delta",
+];
+
+/// An evidence that says nothing yet. Every call of every session makes one: to copy a map is less work than to make it.
+static BLANK: LazyLock<Map<String, Value>> =
+    LazyLock::new(|| EVIDENCE_FACTS.iter().map(|key| ((*key).to_owned(), Value::Null)).collect());
 
 /// The facts about an original, taken before it is projected.
 #[derive(Debug, Clone)]
@@ -114,28 +135,29 @@ pub fn evidence(original: &Original, projection: &Projection, content_ref: Conte
         if is_whole { original.digest.clone() } else { original.digest_of_projection(&projection.text) };
     let (original_tokens, projected_tokens) = (estimated_tokens(original.bytes), estimated_tokens(projected_bytes));
     let original_digest = original.digest.as_str();
-    // One allocation of the right size: every call of every session makes one of these.
-    let mut facts = Map::with_capacity(EVIDENCE_FIELDS);
-    let mut put = |key: &str, value: Value| facts.insert(key.to_owned(), value);
-    put("schema", EVIDENCE_SCHEMA.into());
-    put("original_bytes", original.bytes.into());
-    put("projected_bytes", projected_bytes.into());
-    put("original_estimated_tokens", original_tokens.into());
-    put("projected_estimated_tokens", projected_tokens.into());
-    put("token_estimator", TOKEN_ESTIMATOR.into());
-    put("transform_algorithm", TRANSFORM_ALGORITHM.into());
-    put("content_digest", original_digest.into());
-    put("projected_digest", projected_digest.as_str().into());
-    put("repeat_key", original_digest.into());
     let content_ref = match content_ref {
         ContentRef::Inline => [INLINE_PREFIX, original_digest].concat(),
         ContentRef::Artifact(uri) => uri,
         ContentRef::Lost => [LOST_PREFIX, original_digest].concat(),
     };
-    put("content_ref", content_ref.into());
-    put("loss_mode", projection.loss.as_str().into());
-    put("byte_delta", difference(projected_bytes, original.bytes).into());
-    put("estimated_token_delta", difference(projected_tokens, original_tokens).into());
+    let values: [Value; EVIDENCE_FACTS.len()] = [
+        EVIDENCE_SCHEMA.into(),
+        original.bytes.into(),
+        projected_bytes.into(),
+        original_tokens.into(),
+        projected_tokens.into(),
+        TOKEN_ESTIMATOR.into(),
+        TRANSFORM_ALGORITHM.into(),
+        original_digest.into(),
+        String::from(projected_digest).into(),
+        original_digest.into(),
+        content_ref.into(),
+        projection.loss.as_str().into(),
+        difference(projected_bytes, original.bytes).into(),
+        difference(projected_tokens, original_tokens).into(),
+    ];
+    let mut facts = BLANK.clone();
+    facts.values_mut().zip(values).for_each(|(fact, value)| *fact = value);
     Value::Object(facts)
 }
 

@@ -170,7 +170,7 @@ async fn inline(
     let reference = evidence.and_then(|evidence| evidence.get("content_ref")).and_then(Value::as_str);
     let digest = reference.and_then(|reference| reference.strip_prefix(INLINE_PREFIX)).map(str::to_owned);
     let digest = digest.and_then(|digest| Digest::parse(&digest)).ok_or(RetainError::Lost)?;
-    store.keep(session, &digest, Arc::from(output)).await?;
+    store.keep(session, &digest, output.to_owned()).await?;
     let uri = ArtifactUri::new(tool, digest);
     metadata.insert(ARTIFACT_KEY.to_owned(), uri.facts(output.len(), output.len()));
     if let Some(evidence) = metadata.get_mut(EVIDENCE_KEY).and_then(Value::as_object_mut) {

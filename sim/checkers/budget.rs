@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Checker, must};
-use crate::happening::Happening;
+use crate::dense::Dense;
+use crate::happening::{Happening, Subject};
 
 /// The accounts, kept a second time.
 #[derive(Debug, Default)]
 pub struct Budget {
     accounts: BTreeMap<u64, Account>,
-    reservations: BTreeMap<u64, (u64, u64)>,
+    reservations: Dense<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -49,6 +50,10 @@ impl Checker for Budget {
         "nothing is reserved beyond a budget"
     }
 
+    fn subjects(&self) -> &'static [Subject] {
+        &[Subject::Budget]
+    }
+
     fn see(&mut self, _now: Duration, happening: &Happening) -> Result<(), String> {
         match happening {
             Happening::AccountOpened { account, parent, calls_max } => {
@@ -68,7 +73,7 @@ impl Checker for Budget {
                 })
             }
             Happening::Settled { reservation, calls } => {
-                let Some((account, reserved)) = self.reservations.remove(reservation) else {
+                let Some((account, reserved)) = self.reservations.remove(*reservation) else {
                     return Err(format!("reservation {reservation} is not out"));
                 };
                 self.on_path(account, |_, held| {

@@ -1,11 +1,11 @@
 //! Never more slots are lent than there are, whatever becomes of the lane, every call that asks is answered once, and
 //! nobody waits while a slot is free.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Checker, must};
-use crate::happening::Happening;
+use crate::dense::Dense;
+use crate::happening::{Happening, Subject};
 use crate::remains::Remains;
 use crate::schedule::LATENCY_MAX;
 
@@ -22,7 +22,7 @@ pub struct Bulkhead {
     waiting: usize,
     /// When something was last asked, answered, or came home.
     changed_at: Duration,
-    answered: BTreeMap<u64, Answer>,
+    answered: Dense<Answer>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ enum Answer {
 impl Bulkhead {
     /// A lane with so many slots.
     pub fn new(permits: usize) -> Self {
-        Self { permits, lent: 0, waiting: 0, changed_at: Duration::ZERO, answered: BTreeMap::new() }
+        Self { permits, lent: 0, waiting: 0, changed_at: Duration::ZERO, answered: Dense::default() }
     }
 
     fn answer(&mut self, ticket: u64) -> Result<(), String> {
@@ -58,13 +58,20 @@ impl Checker for Bulkhead {
         "a lane lends what it has and answers everybody once"
     }
 
-    fn see(&mut self, now: Duration, happening: &Happening) -> Result<(), String> {
+    fn subjects(&self) -> &'static [Subject] {
+        &[Subject::Slot, Subject::Fault]
+    }
+
+    fn tick(&mut self, now: Duration) -> Result<(), String> {
         let (lent, permits, waiting) = (self.lent, self.permits, self.waiting);
         let stalls = waiting > 0 && lent < permits && now > self.changed_at + LATENCY_MAX * SERVED_WITHIN;
         must(!stalls, || {
             format!("{waiting} calls wait since {:?}, and {lent} of {permits} slots are lent", self.changed_at)
-        })?;
-        if is_about_slots(happening) {
+        })
+    }
+
+    fn see(&mut self, now: Duration, happening: &Happening) -> Result<(), String> {
+        if changes_slots(happening) {
             self.changed_at = now;
         }
         match happening {
@@ -81,7 +88,7 @@ impl Checker for Bulkhead {
             }
             Happening::SlotShed { ticket } => self.answer(*ticket),
             Happening::SlotGivenUp { ticket } => {
-                if self.answered.get(ticket) == Some(&Answer::None) {
+                if self.answered.get(*ticket) == Some(&Answer::None) {
                     self.answered.insert(*ticket, Answer::Unwanted);
                     self.waiting -= 1;
                 }
@@ -101,14 +108,6 @@ impl Checker for Bulkhead {
     }
 }
 
-fn is_about_slots(happening: &Happening) -> bool {
-    matches!(
-        happening,
-        Happening::SlotAsked { .. }
-            | Happening::SlotLent { .. }
-            | Happening::SlotShed { .. }
-            | Happening::SlotGivenUp { .. }
-            | Happening::SlotHome { .. }
-            | Happening::Fault { .. }
-    )
+fn changes_slots(happening: &Happening) -> bool {
+    !matches!(happening, Happening::SlotFor { .. } | Happening::FaultsStopped)
 }

@@ -6,7 +6,7 @@ use toolwarden_actors::node::{ABORT_WAIT, BACKSTOP};
 
 use super::cancelled::DELIVERIES_MAX;
 use super::{Checker, must};
-use crate::happening::Happening;
+use crate::happening::{Happening, Subject};
 use crate::remains::Remains;
 use crate::schedule::LATENCY_MAX;
 use crate::script::TOP_GRACE;
@@ -32,6 +32,10 @@ impl Checker for Converged {
 
     fn promise(&self) -> &'static str {
         "everything comes to rest"
+    }
+
+    fn subjects(&self) -> &'static [Subject] {
+        &[Subject::Life]
     }
 
     fn see(&mut self, now: Duration, happening: &Happening) -> Result<(), String> {

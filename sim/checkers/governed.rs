@@ -4,18 +4,16 @@
 //! What is given is seen where it arrives, at the body, and not where it is decided. A record that was promised and is
 //! not durable is as bad as none: after a crash nobody would know that the tool had started.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use toolwarden_actors::node::NodeId;
-
 use super::{Checker, must};
-use crate::happening::{Happening, Stage};
+use crate::dense::Dense;
+use crate::happening::{Happening, Stage, Subject};
 
 /// What each call was given.
 #[derive(Debug, Default)]
 pub struct Governed {
-    calls: BTreeMap<NodeId, Call>,
+    calls: Dense<Call>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,14 +35,18 @@ impl Checker for Governed {
         "no tool starts without all stages, nor twice"
     }
 
+    fn subjects(&self) -> &'static [Subject] {
+        &[Subject::Route]
+    }
+
     fn see(&mut self, _now: Duration, happening: &Happening) -> Result<(), String> {
         match happening {
             Happening::Proposed { node, asks } => {
-                self.calls.insert(*node, Call { asks: *asks, ..Call::default() });
+                self.calls.insert(node.0, Call { asks: *asks, ..Call::default() });
                 Ok(())
             }
             Happening::Passed { node, stage } => {
-                let call = self.calls.entry(*node).or_default();
+                let call = self.calls.or_default(node.0);
                 match stage {
                     Stage::Confirmation => call.approved = true,
                     Stage::Budget => call.reserved = true,
@@ -53,11 +55,11 @@ impl Checker for Governed {
                 Ok(())
             }
             Happening::RecordDurable { node } => {
-                self.calls.entry(*node).or_default().durable = true;
+                self.calls.or_default(node.0).durable = true;
                 Ok(())
             }
             Happening::ToolBegan { node } => {
-                let Some(call) = self.calls.get_mut(node) else {
+                let Some(call) = self.calls.get_mut(node.0) else {
                     return Err(format!("the tool of call {} starts, and nobody proposed it", node.0));
                 };
                 let Call { asks, approved, reserved, admitted, durable, begun } = *call;

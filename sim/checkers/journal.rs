@@ -1,12 +1,10 @@
 //! The journal's numbers have no gap, its time never goes back, and every invocation opens once and ends once.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use toolwarden_actors::node::NodeId;
-
 use super::{Checker, must};
-use crate::happening::Happening;
+use crate::dense::Dense;
+use crate::happening::{Happening, Subject};
 use crate::remains::Remains;
 
 /// The last entry, and where each invocation is.
@@ -14,7 +12,7 @@ use crate::remains::Remains;
 pub struct Journal {
     sequence: u64,
     unix_ms: u64,
-    ended: BTreeMap<NodeId, bool>,
+    ended: Dense<bool>,
 }
 
 impl Checker for Journal {
@@ -26,13 +24,17 @@ impl Checker for Journal {
         "the journal has every call once, from opening to ending, without a gap"
     }
 
+    fn subjects(&self) -> &'static [Subject] {
+        &[Subject::Journal]
+    }
+
     fn see(&mut self, _now: Duration, happening: &Happening) -> Result<(), String> {
         match happening {
             Happening::Entry { sequence, unix_ms, invocation, ending } => {
                 must(*sequence == self.sequence + 1, || format!("{sequence} follows {}", self.sequence))?;
                 must(*unix_ms >= self.unix_ms, || format!("time went back from {} to {unix_ms}", self.unix_ms))?;
                 (self.sequence, self.unix_ms) = (*sequence, *unix_ms);
-                let before = self.ended.insert(*invocation, *ending);
+                let before = self.ended.insert(invocation.0, *ending);
                 must(before == ending.then_some(false), || {
                     format!("call {}: ending {ending} after {before:?}", invocation.0)
                 })

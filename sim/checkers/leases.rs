@@ -2,18 +2,18 @@
 //!
 //! That includes a body that never yields again: its node's epilogue pays what it owes.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Checker, must};
-use crate::happening::Happening;
+use crate::dense::Dense;
+use crate::happening::{Happening, Subject};
 use crate::remains::Remains;
 
 /// What is out, by the world's own count.
 #[derive(Debug, Default)]
 pub struct Leases {
-    slots: BTreeSet<u64>,
-    reservations: BTreeSet<u64>,
+    slots: Dense<()>,
+    reservations: Dense<()>,
 }
 
 impl Checker for Leases {
@@ -25,20 +25,26 @@ impl Checker for Leases {
         "every lease comes home once"
     }
 
+    fn subjects(&self) -> &'static [Subject] {
+        &[Subject::Slot, Subject::Budget]
+    }
+
     fn see(&mut self, _now: Duration, happening: &Happening) -> Result<(), String> {
         match happening {
             Happening::SlotLent { ticket } => {
-                must(self.slots.insert(*ticket), || format!("slot {ticket} was lent twice"))
+                must(self.slots.insert(*ticket, ()).is_none(), || format!("slot {ticket} was lent twice"))
             }
             Happening::SlotHome { ticket } => {
-                must(self.slots.remove(ticket), || format!("slot {ticket} came home twice"))
+                must(self.slots.remove(*ticket).is_some(), || format!("slot {ticket} came home twice"))
             }
             Happening::Reserved { reservation, .. } => {
-                must(self.reservations.insert(*reservation), || format!("reservation {reservation} was made twice"))
+                must(self.reservations.insert(*reservation, ()).is_none(), || {
+                    format!("reservation {reservation} was made twice")
+                })
             }
-            Happening::Settled { reservation, .. } => {
-                must(self.reservations.remove(reservation), || format!("reservation {reservation} was settled twice"))
-            }
+            Happening::Settled { reservation, .. } => must(self.reservations.remove(*reservation).is_some(), || {
+                format!("reservation {reservation} was settled twice")
+            }),
             _ => Ok(()),
         }
     }

@@ -1,35 +1,63 @@
 //! A cancel reaches every level at once: a node that read one, or whose body is over, has told each of its children
 //! by the next delivery, and takes no new ones.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use toolwarden_actors::node::NodeId;
 
 use super::{Checker, must};
-use crate::happening::Happening;
+use crate::dense::Dense;
+use crate::happening::{Happening, Subject};
 use crate::remains::Remains;
 use crate::schedule::LATENCY_MAX;
 
 /// Who has been told, and who is to be told until when.
 #[derive(Debug, Default)]
 pub struct Reached {
-    children: BTreeMap<NodeId, BTreeSet<NodeId>>,
-    told: BTreeSet<NodeId>,
-    closed: BTreeSet<NodeId>,
-    due: BTreeMap<NodeId, Duration>,
+    nodes: Dense<Place>,
+    /// How many are still to be told.
+    waiting: usize,
+}
+
+/// What is known of a node.
+#[derive(Debug, Default)]
+struct Place {
+    born: bool,
+    told: bool,
+    closed: bool,
+    /// Until when it is to be told.
+    due: Option<Duration>,
+    /// Its youngest child.
+    youngest: Option<NodeId>,
+    /// The child of its parent that came before it.
+    elder: Option<NodeId>,
 }
 
 impl Reached {
     fn close(&mut self, now: Duration, node: NodeId) {
-        if !self.closed.insert(node) {
+        let place = self.nodes.or_default(node.0);
+        if std::mem::replace(&mut place.closed, true) {
             return;
         }
-        for child in self.children.get(&node).into_iter().flatten() {
-            if !self.told.contains(child) {
-                self.due.insert(*child, now + LATENCY_MAX);
+        let mut next = place.youngest;
+        while let Some(child) = next {
+            let place = self.nodes.or_default(child.0);
+            if !place.told {
+                self.waiting += usize::from(place.due.replace(now + LATENCY_MAX).is_none());
             }
+            next = place.elder;
         }
+    }
+
+    fn told(&mut self, node: NodeId) -> &mut Place {
+        let place = self.nodes.or_default(node.0);
+        place.told = true;
+        self.waiting -= usize::from(place.due.take().is_some());
+        place
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = (u64, Duration)> {
+        self.nodes.iter().filter_map(|(node, place)| Some((node, place.due?)))
     }
 }
 
@@ -42,25 +70,38 @@ impl Checker for Reached {
         "a cancel reaches every level at once"
     }
 
+    fn subjects(&self) -> &'static [Subject] {
+        &[Subject::Life]
+    }
+
+    fn tick(&mut self, now: Duration) -> Result<(), String> {
+        if self.waiting == 0 {
+            return Ok(());
+        }
+        let late = self.waiting().find(|(_, due)| *due < now);
+        must(late.is_none(), || format!("{late:?}: not told by then, and it is {now:?} now"))
+    }
+
     fn see(&mut self, now: Duration, happening: &Happening) -> Result<(), String> {
-        let late = self.due.iter().find(|(_, due)| **due < now);
-        must(late.is_none(), || format!("{late:?}: not told by then, and it is {now:?} now"))?;
         match happening {
             Happening::Born { node, parent: Some(parent), .. } => {
-                self.children.entry(*parent).or_default().insert(*node);
-                must(!self.closed.contains(parent), || format!("node {} bears a child and is ending", parent.0))?;
+                let is_new = !std::mem::replace(&mut self.nodes.or_default(node.0).born, true);
+                let above = self.nodes.or_default(parent.0);
+                let closed = above.closed;
+                if is_new {
+                    let elder = above.youngest.replace(*node);
+                    self.nodes.or_default(node.0).elder = elder;
+                }
+                must(!closed, || format!("node {} bears a child and is ending", parent.0))?;
             }
             Happening::CancelRead { node } => {
-                self.told.insert(*node);
-                self.due.remove(node);
+                self.told(*node);
                 self.close(now, *node);
             }
             Happening::BodyEndRead { node } => self.close(now, *node),
             Happening::Ended { node, .. } | Happening::Died { node } => {
                 // Whatever it was still to be told makes no difference any more.
-                self.told.insert(*node);
-                self.due.remove(node);
-                self.closed.insert(*node);
+                self.told(*node).closed = true;
             }
             _ => {}
         }
@@ -68,6 +109,6 @@ impl Checker for Reached {
     }
 
     fn finish(&mut self, _remains: &Remains) -> Result<(), String> {
-        must(self.due.is_empty(), || format!("never told: {:?}", self.due))
+        must(self.waiting == 0, || format!("never told: {:?}", self.waiting().collect::<Vec<_>>()))
     }
 }

@@ -5,29 +5,37 @@
 //! so the ending above must count that child as unsettled. Beneath a dead node, and only there, nodes may live on
 //! for the moment that their kill takes.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use toolwarden_actors::node::NodeId;
 
 use super::{Checker, must};
-use crate::happening::{End, Happening};
+use crate::dense::Dense;
+use crate::happening::{End, Happening, Subject};
 
 /// Who lives beneath whom.
 #[derive(Debug, Default)]
 pub struct Settled {
-    parents: BTreeMap<NodeId, NodeId>,
-    living: BTreeMap<NodeId, BTreeSet<NodeId>>,
-    died: BTreeMap<NodeId, usize>,
-    bodies: BTreeSet<NodeId>,
+    nodes: Dense<Place>,
+}
+
+/// What is known of a node.
+#[derive(Debug, Default)]
+struct Place {
+    parent: Option<NodeId>,
+    lives: bool,
+    body_runs: bool,
+    /// Children that live.
+    living: usize,
+    /// Children that died without an ending.
+    died: usize,
 }
 
 impl Settled {
     fn gone(&mut self, node: NodeId) -> Option<NodeId> {
-        let parent = self.parents.get(&node).copied()?;
-        if let Some(living) = self.living.get_mut(&parent) {
-            living.remove(&node);
-        }
+        let place = self.nodes.get_mut(node.0)?;
+        let (parent, lived) = (place.parent?, std::mem::take(&mut place.lives));
+        self.nodes.or_default(parent.0).living -= usize::from(lived);
         Some(parent)
     }
 }
@@ -41,30 +49,39 @@ impl Checker for Settled {
         "a node ends after its body and its children"
     }
 
+    fn subjects(&self) -> &'static [Subject] {
+        &[Subject::Life]
+    }
+
     fn see(&mut self, _now: Duration, happening: &Happening) -> Result<(), String> {
         match happening {
             Happening::Born { node, parent: Some(parent), .. } => {
-                self.parents.insert(*node, *parent);
-                self.living.entry(*parent).or_default().insert(*node);
+                let place = self.nodes.or_default(node.0);
+                place.parent = Some(*parent);
+                let lived = std::mem::replace(&mut place.lives, true);
+                self.nodes.or_default(parent.0).living += usize::from(!lived);
             }
             Happening::Died { node } => {
                 if let Some(parent) = self.gone(*node) {
-                    *self.died.entry(parent).or_default() += 1;
+                    self.nodes.or_default(parent.0).died += 1;
                 }
             }
             Happening::BodyAsked { node } => {
-                self.bodies.insert(*node);
+                self.nodes.or_default(node.0).body_runs = true;
             }
             Happening::BodyOver { node } => {
-                self.bodies.remove(node);
+                self.nodes.or_default(node.0).body_runs = false;
             }
             Happening::Ended { node, unsettled, body } => {
-                let runs = self.bodies.contains(node);
+                let place = self.nodes.or_default(node.0);
+                let (runs, living, died) = (place.body_runs, place.living, place.died);
                 must(!runs || *body == End::Abandoned, || format!("node {} ended before its body", node.0))?;
                 self.gone(*node);
-                let living = self.living.get(node).and_then(BTreeSet::first);
-                must(living.is_none(), || format!("node {} ended before its child {:?}", node.0, living))?;
-                let died = self.died.get(node).copied().unwrap_or(0);
+                must(living == 0, || {
+                    let mut children =
+                        self.nodes.iter().filter(|(_, child)| child.parent == Some(*node) && child.lives);
+                    format!("node {} ended before its child {:?}", node.0, children.next().map(|(child, _)| child))
+                })?;
                 must(died == *unsettled, || {
                     format!("node {} reports {unsettled} unsettled children, and {died} have died", node.0)
                 })?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use toolwarden_actors::node::NodeId;
 
 use super::{Checker, must};
-use crate::happening::Happening;
+use crate::happening::{Happening, Subject};
 use crate::remains::Remains;
 
 /// The tasks there were.
@@ -15,6 +15,8 @@ use crate::remains::Remains;
 pub struct Tasks {
     tasks: BTreeMap<NodeId, Task>,
     closed: BTreeSet<NodeId>,
+    /// Whether any of their runs was over too early.
+    any_fell: bool,
 }
 
 #[derive(Debug)]
@@ -44,12 +46,22 @@ impl Checker for Tasks {
         "a background task begins when its turn stands, and has one ending"
     }
 
-    fn see(&mut self, now: Duration, happening: &Happening) -> Result<(), String> {
+    fn subjects(&self) -> &'static [Subject] {
+        &[Subject::Task]
+    }
+
+    fn tick(&mut self, now: Duration) -> Result<(), String> {
+        if !self.any_fell {
+            return Ok(());
+        }
         let left = self
             .tasks
             .iter()
             .find(|(_, task)| task.fell_at.is_some_and(|fell_at| now > fell_at) && !task.told_to_end && !task.ended);
-        must(left.is_none(), || format!("the run is over, and nobody tells its task to end: {left:?}"))?;
+        must(left.is_none(), || format!("the run is over, and nobody tells its task to end: {left:?}"))
+    }
+
+    fn see(&mut self, now: Duration, happening: &Happening) -> Result<(), String> {
         match happening {
             Happening::TaskRegistered { task, turn, session } => {
                 let closed = self.closed.contains(session);
@@ -70,6 +82,7 @@ impl Checker for Tasks {
             Happening::RunOver { turn } => {
                 for task in self.tasks.values_mut().filter(|task| task.turn == *turn && !task.stands && !task.ended) {
                     task.fell_at = Some(now);
+                    self.any_fell = true;
                 }
                 Ok(())
             }

@@ -10,7 +10,7 @@ use toolwarden_tools::context::ToolContext;
 use toolwarden_tools::declaration::Capabilities;
 use toolwarden_tools::effects::files::together::{FileChange, TogetherError};
 use toolwarden_tools::effects::files::{
-    Expected, FileError, FileStat, Files, FolderEntry, Links, NewFile, OpenFile, Replacement,
+    Expected, FileError, FileStat, Files, FolderEntry, Links, LogFile, NewFile, OpenFile, Replacement,
 };
 use toolwarden_tools::outcome::ToolOutcome;
 use toolwarden_tools::tool::{Subject, Tool, ToolFuture, ToolSpec};
@@ -20,7 +20,7 @@ use super::{Planted, Wrap};
 use crate::twins::files::PretendedFiles;
 
 /// All of them.
-pub(super) const DISK: [Planted; 9] = [
+pub(super) const DISK: [Planted; 10] = [
     files(
         "conflict-unheard",
         "a change ignores what must be there",
@@ -61,6 +61,14 @@ pub(super) const DISK: [Planted; 9] = [
         "world-downloads",
         "downloads",
         200,
+    ),
+    files(
+        "step-forgotten",
+        "what a workflow has completed is not found again",
+        Slip::ForgetsSteps,
+        "world-workflow",
+        "workflow",
+        5,
     ),
     tool(
         "batch-in-reverse",
@@ -103,6 +111,7 @@ const fn files(
         Slip::Unsynced => |files| Slipping::over(files, Slip::Unsynced),
         Slip::LeavesTemporary => |files| Slipping::over(files, Slip::LeavesTemporary),
         Slip::Clobbers => |files| Slipping::over(files, Slip::Clobbers),
+        Slip::ForgetsSteps => |files| Slipping::over(files, Slip::ForgetsSteps),
     };
     Planted { name, about, scenario, watcher, seeds_max, wrap: Wrap::Files(wrap) }
 }
@@ -127,6 +136,7 @@ enum Slip {
     Unsynced,
     LeavesTemporary,
     Clobbers,
+    ForgetsSteps,
 }
 
 /// Files that are broken in one way.
@@ -171,6 +181,11 @@ impl Files for Slipping {
         self.files.list(path)
     }
 
+    fn open_log(&self, path: &WorkspacePath) -> Result<Box<dyn LogFile>, FileError> {
+        let log = self.files.open_log(path)?;
+        Ok(if self.slip == Slip::ForgetsSteps { Box::new(Forgetful { log }) } else { log })
+    }
+
     fn takes_pieces(&self) -> bool {
         true
     }
@@ -206,6 +221,28 @@ impl Files for Slipping {
             Slip::KeepsHalf => self.some(changes, go_on),
             _ => self.files.change_together(changes, go_on),
         }
+    }
+}
+
+/// A log that is read up to the first step that was completed.
+struct Forgetful {
+    log: Box<dyn LogFile>,
+}
+
+impl LogFile for Forgetful {
+    fn read(&mut self, bytes_max: u64) -> std::io::Result<Vec<u8>> {
+        let whole = self.log.read(bytes_max)?;
+        let lines = whole.split_inclusive(|byte| *byte == b'\n');
+        let is_before = |line: &&[u8]| !String::from_utf8_lossy(line).contains("\"StepCompleted\"");
+        Ok(lines.take_while(is_before).flatten().copied().collect())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.log.append(bytes)
+    }
+
+    fn cut(&mut self, bytes: u64) -> std::io::Result<()> {
+        self.log.cut(bytes)
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) const LINE: [Planted; 5] = [
         "cut-believed",
         "a stream that was cut is taken for a whole turn",
         |wire, http| Arc::new(Lax { wire, http }),
-        200,
+        20,
     ),
 ];
 
@@ -73,7 +73,7 @@ const fn line(
     tap: fn(Wire, Arc<dyn Http>) -> Arc<dyn Http>,
     seeds_max: u64,
 ) -> Planted {
-    Planted { name, about, scenario: "world-models", watcher: "turns", seeds_max, wrap: Wrap::Line(tap) }
+    Planted { name, about, scenario: "world-long-answers", watcher: "turns", seeds_max, wrap: Wrap::Line(tap) }
 }
 
 /// How the way to a model is broken.

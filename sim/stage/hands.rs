@@ -156,7 +156,14 @@ impl Hands {
                 self.fate.met("a clock that went back");
                 self.clock.jump(JUMP_MS);
             }
-            Act::DropRun | Act::Steer | Act::Save | Act::Close | Act::ShutDown | Act::Kill | Act::AgeSnapshots => {
+            Act::DropRun
+            | Act::Steer
+            | Act::Save
+            | Act::Close
+            | Act::ShutDown
+            | Act::Kill
+            | Act::AgeSnapshots
+            | Act::Fork => {
                 let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(orders) = &*orders {
                     // One that finds no room is not done.

@@ -3,7 +3,7 @@
 //! It keeps what a host keeps outside of the process (which prompts were asked, and what it was told), so that a
 //! process that crashed can be followed by another one that goes on.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ pub(crate) struct Host {
     leaves: Vec<Notify>,
     /// Whether the host has shut the runtime down.
     is_down: AtomicBool,
+    /// How many forks were ordered.
+    forks: AtomicU64,
 }
 
 impl Host {
@@ -57,7 +59,8 @@ impl Host {
         let (fate, clock, sessions) = (twins.fate.clone(), Arc::clone(&twins.clock), play.sessions.len());
         let hands = Arc::new(Hands::new(fate, clock, play.acts.clone(), play.acts_max, play.moves.clone(), sessions));
         let leaves = (0..sessions).map(|_| Notify::new()).collect();
-        Self { play, twins, hands, told: Mutex::default(), leaves, is_down: AtomicBool::new(false) }
+        let (is_down, forks) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { play, twins, hands, told: Mutex::default(), leaves, is_down, forks }
     }
 
     pub(super) fn fate(&self) -> &Fate {
@@ -148,8 +151,8 @@ impl Host {
             .artifact_blobs(Arc::clone(&twins.blobs) as _)
             .schemas(Arc::clone(&SCHEMAS))
             .event_sink(move || Some(Box::new(Sink { fate: fate.clone(), hands: Arc::clone(&hands) })));
-        if let Some(store) = &twins.store {
-            builder = builder.store(Arc::clone(store) as _);
+        if let Some(store) = &twins.given_store {
+            builder = builder.store(Arc::clone(store));
         }
         builder.build().await
     }
@@ -178,7 +181,12 @@ impl Host {
             .model(Arc::clone(&twins.model))
             .policy(policy.clone())
             .confirming(confirming)
-            .budget(BudgetLimits { calls: play.calls_max, ..BudgetLimits::default() })
+            .budget(BudgetLimits {
+                calls: play.calls_max,
+                input_tokens: play.tokens_max,
+                output_tokens: play.tokens_max,
+                ..BudgetLimits::default()
+            })
             .call_limits(CallLimits { timeout: play.call_ms.map(Duration::from_millis), ..CallLimits::default() })
             .run_limits(RunLimits {
                 rounds_max: Some(play.rounds_max),
@@ -186,6 +194,10 @@ impl Host {
                 ..RunLimits::default()
             })
             .leftover(if play.keeps_leftovers { Leftover::Keep } else { Leftover::Stop });
+        let builder = match &twins.dispatch {
+            Some(dispatch) => builder.dispatch(Arc::clone(dispatch)),
+            None => builder,
+        };
         twins.tools.iter().fold(builder, |builder, tool| builder.tool(Arc::clone(tool)))
     }
 
@@ -260,6 +272,9 @@ impl Host {
                 asked = self.told_so_far().iter().filter(|told| told.session == index).count();
             }
             if asked >= prompts.len() {
+                for task in session.pending_subagent_tasks() {
+                    session.subagent_result(&task.task_id).await;
+                }
                 return;
             }
         }
@@ -329,6 +344,13 @@ impl Host {
                     store.age_snapshots();
                 }
             }
+            (Act::Fork, Some(session)) if self.twins.store.is_some() => {
+                fate.met("a fork");
+                let number = self.forks.fetch_add(1, Ordering::Relaxed);
+                let (from, to) = (session.id().clone(), format!("{}-fork-{number}", session.id()).as_str().into());
+                fate.see(&Sight::Forking { from: &from, to: &to });
+                drop(runtime.fork(&from, &to).await);
+            }
             (Act::Steer, Some(session)) => {
                 fate.met("a word put in");
                 drop(session.steer("and hurry").await);
@@ -363,6 +385,7 @@ impl Host {
             found.active += session.active_tools().len();
             found.questions += session.pending_confirmations().await.map_or(0, |pending| pending.len());
             let Ok(budget) = session.budget().await else { continue };
+            found.spent.push((session.id().clone(), budget.spent));
             if budget.reserved != Amount::default() {
                 found.reserved.push(format!("{}: {:?}", session.id(), budget.reserved));
             }

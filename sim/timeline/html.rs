@@ -1,7 +1,8 @@
 //! A timeline as one page that needs nothing else: no script, no font, no address.
 //!
-//! Each node is a row under its parent; a step to the right is the next moment, and a jump of virtual time is a gap
-//! with its length written above. Every text that comes from a run is escaped.
+//! Each node is a row under its parent; a step to the right is the next moment, a jump of virtual time is a gap, and
+//! the moments are written above. Every text that comes from a run is escaped. How it looks is measured in a browser,
+//! in `tests/command_line/timeline.rs`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -22,6 +23,8 @@ const STEP_PX: f64 = 5.0;
 const NAMES_PX: usize = 210;
 /// Width of a letter of a name, in pixels.
 const LETTER_PX: usize = 7;
+/// Behind the last step, in pixels.
+const MARGIN_PX: f64 = 40.0;
 /// Labels of moments stand at least so far apart, in pixels.
 const LABELS_PX: f64 = 64.0;
 
@@ -72,7 +75,10 @@ impl Places {
             last = Some(*step);
             x.push(at);
         }
-        Self { x, labels, width: at + 40.0 }
+        // The last moment is written to the right of where it stands.
+        #[expect(clippy::cast_precision_loss, reason = "labels are short")]
+        let written = labels.last().map_or(at, |(x, label)| x + (label.chars().count() * LETTER_PX) as f64);
+        Self { x, labels, width: (at + MARGIN_PX).max(written) }
     }
 
     fn of(&self, step: usize) -> f64 {

@@ -3,8 +3,6 @@
 //! What a real task does is kept: an abort takes effect only where the task waits, a task that is dropped drops what
 //! it holds, and a waiter that is dropped cancels its child.
 
-use std::collections::BTreeSet;
-
 use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::fan_out::{Effect as FanEffect, Event as FanEvent, FanOut};
 use toolwarden_actors::lease::Lease;
@@ -47,7 +45,8 @@ pub(super) struct Body {
     paid_for: bool,
     /// Calls to use from the reservation that was asked for.
     to_use: u64,
-    waiters: BTreeSet<NodeId>,
+    /// The children whose endings it waits for, in the order of their numbers.
+    waiters: Vec<NodeId>,
     fan: Option<Fan>,
     retried: bool,
 }
@@ -94,7 +93,7 @@ impl Body {
     pub(super) fn new(node: NodeId, session: NodeId, script: Script) -> Self {
         let Script { kind, manner, mut acts, depth, .. } = script;
         if kind == NodeKind::Invocation {
-            acts.extend(closing(kind));
+            acts.extend_from_slice(closing(kind));
         }
         acts.reverse();
         Self {
@@ -112,7 +111,7 @@ impl Body {
             paid_for: false,
             reservations: Vec::new(),
             to_use: 0,
-            waiters: BTreeSet::new(),
+            waiters: Vec::new(),
             fan: None,
             retried: false,
         }
@@ -154,14 +153,14 @@ impl Body {
     /// What is left to do once the work is given up.
     fn give_up(&mut self) {
         self.closing = true;
-        self.acts = closing(self.kind);
-        self.acts.reverse();
+        self.acts.clear();
+        self.acts.extend(closing(self.kind).iter().rev().cloned());
     }
 }
 
 impl World<'_> {
     pub(super) fn body_hears(&mut self, id: NodeId, message: BodyMessage) {
-        let Some(mut body) = self.bodies.remove(&id) else {
+        let Some(mut body) = self.bodies.remove(id.0) else {
             if matches!(message, BodyMessage::Slot(_, Ok(_))) {
                 // Nobody is there any more: it goes home with the message.
                 self.covers("a slot that crossed its withdrawal");
@@ -195,7 +194,7 @@ impl World<'_> {
                 }
             }
         }
-        self.bodies.insert(id, body);
+        self.bodies.insert(id.0, body);
     }
 
     /// Takes an answer; returns whether it is the one that is waited for.
@@ -275,9 +274,8 @@ impl World<'_> {
     }
 
     fn child_ended(&mut self, body: &mut Body, child: NodeId, ending: &Ending) -> bool {
-        if !body.waiters.remove(&child) {
-            return false;
-        }
+        let Ok(at) = body.waiters.binary_search(&child) else { return false };
+        body.waiters.remove(at);
         let member = body.fan.as_ref().and_then(|fan| fan.nodes.iter().position(|node| *node == Some(child)));
         if let Some(member) = member {
             self.happens(Happening::MemberEnded { node: body.node, member });
@@ -292,7 +290,7 @@ impl World<'_> {
     }
 
     /// The cancel signal reaches a body that waits for something.
-    fn body_is_told(&mut self, mut body: Body) {
+    fn body_is_told(&mut self, mut body: Box<Body>) {
         if let Some(fan) = &mut body.fan
             && body.manner != Manner::Deaf
             && !std::mem::replace(&mut fan.cancelled, true)
@@ -301,7 +299,7 @@ impl World<'_> {
                 body.wait = Wait::Turn;
                 self.play(body);
             } else {
-                self.bodies.insert(body.node, body);
+                self.bodies.insert(body.node.0, body);
             }
             return;
         }
@@ -312,7 +310,7 @@ impl World<'_> {
             _ => false,
         };
         if body.closing || body.manner == Manner::Deaf || keeps_waiting {
-            self.bodies.insert(body.node, body);
+            self.bodies.insert(body.node.0, body);
             return;
         }
         match body.wait {
@@ -322,7 +320,7 @@ impl World<'_> {
             }
             Wait::Person(ask) => {
                 self.happens(Happening::Withdrawn { ask: ask.0 });
-                self.send(Address::Desk, Message::Desk(DeskMessage::Withdraw(ask)));
+                self.send(Address::Desk, Message::Desk(Box::new(DeskMessage::Withdraw(ask))));
             }
             _ => {}
         }
@@ -331,7 +329,7 @@ impl World<'_> {
     }
 
     /// Plays until something has to be waited for.
-    fn play(&mut self, mut body: Body) {
+    fn play(&mut self, mut body: Box<Body>) {
         loop {
             if body.signalled && !body.closing && body.manner != Manner::Deaf {
                 if body.manner == Manner::Prompt {
@@ -353,7 +351,7 @@ impl World<'_> {
                     if body.aborted && !body.spins() {
                         self.drop_body(body, BodyEnd::Aborted);
                     } else {
-                        self.bodies.insert(body.node, body);
+                        self.bodies.insert(body.node.0, body);
                     }
                     return;
                 }
@@ -456,7 +454,7 @@ impl World<'_> {
                 self.drop_waiters(body);
                 Flow::On
             }
-            Act::FanOut { members, plan } => self.begin_fan(body, members, plan),
+            Act::FanOut { members, plan } => self.begin_fan(body, members, *plan),
             Act::Later => {
                 self.register_task(id, body.session);
                 Flow::On
@@ -475,7 +473,7 @@ impl World<'_> {
                 Flow::On
             }
             Act::WriteEnding => {
-                if !self.endings_said.insert(id) && !self.tamper.slips(Slip::SaysEndingsTwice) {
+                if self.endings_said.insert(id.0, ()).is_some() && !self.tamper.slips(Slip::SaysEndingsTwice) {
                     return Flow::On;
                 }
                 Flow::Told
@@ -486,7 +484,7 @@ impl World<'_> {
     fn wake_body_after(&mut self, id: NodeId, span: std::time::Duration) -> u64 {
         let token = self.number();
         let message = Message::Body(BodyMessage::Elapsed(token));
-        self.schedule.send_after(span, Address::Timer(token), Address::Body(id), message);
+        self.schedule.wind(span, Address::Timer(token), Address::Body(id), message);
         token
     }
 
@@ -501,7 +499,8 @@ impl World<'_> {
             self.write(JournalMessage::Opens(node));
         }
         if waited {
-            body.waiters.insert(node);
+            // Numbers are counted up, so it is the largest.
+            body.waiters.push(node);
         }
         let birth = Birth { node, script, session, waiter: waited.then_some(body.node) };
         self.schedule.send(Address::Body(body.node), Address::Node(body.node), Message::Spawn(Box::new(birth)));
@@ -518,14 +517,14 @@ impl World<'_> {
     }
 
     /// The task is gone, and tells its node so.
-    fn drop_body(&mut self, body: Body, end: BodyEnd) {
+    fn drop_body(&mut self, body: Box<Body>, end: BodyEnd) {
         let node = body.node;
         self.let_go(body, end == BodyEnd::Returned);
         self.body_tells_end(node, end);
     }
 
     /// What a task held is dropped.
-    fn let_go(&mut self, mut body: Body, returned: bool) {
+    fn let_go(&mut self, mut body: Box<Body>, returned: bool) {
         match body.wait {
             Wait::Slot(ticket) => {
                 self.happens(Happening::SlotGivenUp { ticket: ticket.0 });
@@ -533,7 +532,7 @@ impl World<'_> {
             }
             Wait::Person(ask) => {
                 self.happens(Happening::Withdrawn { ask: ask.0 });
-                self.send(Address::Desk, Message::Desk(DeskMessage::Withdraw(ask)));
+                self.send(Address::Desk, Message::Desk(Box::new(DeskMessage::Withdraw(ask))));
             }
             _ => {}
         }

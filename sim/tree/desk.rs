@@ -14,8 +14,7 @@ use crate::tamper::Slip;
 use crate::workload::Person;
 
 use super::World;
-use super::ledger::session_id;
-use super::node::invocation_id;
+use super::name;
 
 /// How long a question waits for its answer in the simulation.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,7 +32,7 @@ pub(super) struct Desk {
 impl Desk {
     /// Questions that are open in the machine itself.
     pub(super) fn open(&self, now: Duration) -> usize {
-        self.sessions.iter().map(|session| self.questions.pending(&session_id(*session), now).len()).sum()
+        self.sessions.iter().map(|session| self.questions.pending(&name::session(*session), now).len()).sum()
     }
 }
 
@@ -52,8 +51,8 @@ impl World<'_> {
         self.happens(Happening::Asked { ask: ask.0 });
         let patience = if self.choices.below(4) == 3 { Patience::Park } else { Patience::RejectAfter(PATIENCE) };
         let question = Question {
-            id: invocation_id(body),
-            session: session_id(session),
+            id: name::call(body),
+            session: name::session(session),
             tool: "tool".into(),
             arguments: serde_json::Value::Null,
             digest: Digest::of(&ask.0.to_le_bytes()),
@@ -61,7 +60,7 @@ impl World<'_> {
             patience,
         };
         let waiter = AskWaiter { body, ask };
-        self.send(Address::Desk, Message::Desk(DeskMessage::Ask(ask, Box::new(question), waiter)));
+        self.send(Address::Desk, Message::Desk(Box::new(DeskMessage::Ask(ask, question, waiter))));
         ask
     }
 
@@ -71,7 +70,7 @@ impl World<'_> {
         match message {
             DeskMessage::Ask(ask, question, waiter) => {
                 self.send(Address::Person, Message::Shown(question.id.clone(), question.digest.clone(), ask));
-                self.desk.questions.ask(now, ask, *question, waiter, &mut told);
+                self.desk.questions.ask(now, ask, question, waiter, &mut told);
             }
             DeskMessage::Withdraw(ask) => self.tamper.withdraw(&mut self.desk.questions, ask),
             DeskMessage::Answer(call, digest, reply) => {
@@ -93,7 +92,9 @@ impl World<'_> {
             self.desk.questions.close(&mut told);
         }
         for message in self.schedule.empty_mailbox(Address::Desk) {
-            if let Message::Desk(DeskMessage::Ask(_, _, waiter)) = message {
+            if let Message::Desk(message) = message
+                && let DeskMessage::Ask(_, _, waiter) = *message
+            {
                 told.push(Told { waiter, answer: Answer::Unavailable });
             }
         }
@@ -141,7 +142,7 @@ impl World<'_> {
         let digest = if other { Digest::of(b"something else") } else { digest.clone() };
         for reply in replies {
             let answer = DeskMessage::Answer(call.clone(), digest.clone(), reply);
-            self.send(Address::Desk, Message::Desk(answer));
+            self.send(Address::Desk, Message::Desk(Box::new(answer)));
         }
     }
 
@@ -154,7 +155,7 @@ impl World<'_> {
             self.desk.wound_for = Some(due);
             let timer = self.timer();
             let span = due.saturating_sub(self.schedule.now());
-            self.schedule.send_after(span, timer, Address::Desk, Message::Desk(DeskMessage::Tick));
+            self.schedule.wind(span, timer, Address::Desk, Message::Desk(Box::new(DeskMessage::Tick)));
         }
     }
 }

@@ -30,7 +30,7 @@ impl World<'_> {
     pub(super) fn make_fault(&mut self, number: u32) {
         let Some(kind) = self.fault_kinds().get(number as usize).copied() else { return };
         let at = self.choices.below(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)) as usize;
-        let Some(node) = self.nodes.keys().rev().nth(at).copied() else { return };
+        let Some(node) = self.nodes.iter().rev().nth(at).map(|(id, _)| NodeId(id)) else { return };
         let met = match kind {
             FaultKind::LaneFails => self.lane.words(self.schedule.now()),
             FaultKind::StoreFails if self.store.is_busy() => "a fact log with a batch under way",
@@ -77,7 +77,7 @@ impl World<'_> {
             FaultKind::StoreFails => self.store_fails(),
             FaultKind::AccountCloses => {
                 self.covers("an account closed while it is used");
-                let session = self.bodies.get(&node).map_or(node, |body| body.session);
+                let session = self.bodies.get(node.0).map_or(node, |body| body.session);
                 self.send(Address::Ledger, Message::Ledger(LedgerMessage::Close(session)));
             }
         }
@@ -95,7 +95,8 @@ impl World<'_> {
             CancelTarget::Batches => NodeKind::FanOut,
             CancelTarget::Commands => NodeKind::ProcessGroup,
         };
-        let hit: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| node.kind == kind).map(|(id, _)| *id).collect();
+        let of_kind = self.nodes.iter().filter(|(_, node)| node.kind == kind);
+        let hit: Vec<NodeId> = of_kind.map(|(id, _)| NodeId(id)).collect();
         for node in hit {
             let met = self.condition(node);
             *self.sometimes.entry(("cancel at a set time", met)).or_default() += 1;
@@ -109,7 +110,7 @@ impl World<'_> {
 
     /// Cancels a node through its parent, as a canceller does.
     fn strike_from_above(&mut self, node: NodeId) {
-        let parent = self.nodes.get(&node).and_then(super::node::Node::parent);
+        let parent = self.nodes.get(node.0).and_then(|node| node.parent());
         if let Some(parent) = parent {
             self.strike(parent, NodeEvent::CancelChild(node, CancelReason::EnoughResults));
         }
@@ -117,8 +118,8 @@ impl World<'_> {
 
     /// The node's actor fails: a bug in it, as far as its parent can see.
     fn crash(&mut self, node: NodeId) {
-        if self.nodes.get(&node).is_some_and(|node| !node.is_top()) {
-            let has_children = self.nodes.get(&node).is_some_and(|node| !node.children.is_empty());
+        if self.nodes.get(node.0).is_some_and(|node| !node.is_top()) {
+            let has_children = self.nodes.get(node.0).is_some_and(|node| !node.children.is_empty());
             self.covers(if has_children { "a crash above children" } else { "a crash" });
             self.die(node);
         }

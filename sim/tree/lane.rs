@@ -19,7 +19,7 @@ use crate::tamper::Slip;
 use crate::workload::Workload;
 
 use super::World;
-use super::node::invocation_id;
+use super::name;
 
 /// The lane, in its present life.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub(super) struct Lane {
     own_live: usize,
     elsewhere: usize,
     next_ticket: u64,
+    /// What the pool wants done; empty between its steps.
+    effects: Vec<Effect<SlotWaiter>>,
 }
 
 impl Lane {
@@ -50,7 +52,17 @@ impl Lane {
         if passing {
             turnstile.open();
         }
-        Self { limits, passing, pool, life: 0, turnstile, own_live: 0, elsewhere: 0, next_ticket: 0 }
+        Self {
+            limits,
+            passing,
+            pool,
+            life: 0,
+            turnstile,
+            own_live: 0,
+            elsewhere: 0,
+            next_ticket: 0,
+            effects: Vec::new(),
+        }
     }
 
     /// Slots out: those that the pool lent, as it believes, and the others, as they are counted.
@@ -85,7 +97,7 @@ impl World<'_> {
             self.happens(Happening::SlotLent { ticket: ticket.0 });
             return Ok(Lease::new(SlotHome { homecoming: self.homecoming.clone(), ticket, lent_by: None }));
         }
-        let holder = Holder { session: super::ledger::session_id(session), invocation: invocation_id(body) };
+        let holder = Holder { session: name::session(session), invocation: name::call(body) };
         let waiter = SlotWaiter { body, ticket };
         self.send(Address::Lane, Message::Pool(PoolMessage::Acquire { ticket, holder, waiter }));
         Err(ticket)
@@ -117,9 +129,9 @@ impl World<'_> {
     }
 
     fn step_pool(&mut self, message: PoolMessage<SlotWaiter>) {
-        let mut effects = Vec::new();
+        let mut effects = std::mem::take(&mut self.lane.effects);
         self.tamper.pool(&mut self.lane.pool, self.schedule.now(), message, &mut effects);
-        for effect in effects {
+        for effect in effects.drain(..) {
             match effect {
                 Effect::Grant { ticket, waiter } => {
                     self.lane.turnstile.lend();
@@ -132,6 +144,7 @@ impl World<'_> {
                 Effect::Shed { waiter, shed } => self.shed(waiter, shed),
             }
         }
+        self.lane.effects = effects;
     }
 
     fn shed(&mut self, waiter: SlotWaiter, shed: Shed) {

@@ -1,18 +1,15 @@
 //! The simulated budget ledger: the accounts, and the way of their reservations.
 
-use toolwarden_actors::accounts::{AccountId, Accounts};
+use toolwarden_actors::accounts::Accounts;
 use toolwarden_actors::budget::{Amount, BudgetLimits};
 use toolwarden_actors::lease::Lease;
 use toolwarden_actors::node::NodeId;
-use toolwarden_tools::ids::SessionId;
 
 use crate::happening::Happening;
 use crate::message::{BodyMessage, LedgerMessage, ReservationHome};
 
 use super::World;
-
-/// The number under which the account above all sessions is reported.
-pub(super) const WHOLE: u64 = u64::MAX;
+use super::name::{WHOLE, account};
 
 /// The ledger.
 #[derive(Debug, Default)]
@@ -25,15 +22,6 @@ impl Ledger {
     pub(super) fn outstanding(&self) -> usize {
         self.accounts.outstanding()
     }
-}
-
-/// The id under which the lane and the desk know a session.
-pub(super) fn session_id(session: NodeId) -> SessionId {
-    format!("session-{}", session.0).into()
-}
-
-fn account_id(account: u64) -> AccountId {
-    if account == WHOLE { "whole".into() } else { format!("session-{account}").into() }
 }
 
 fn limits(calls: u64) -> BudgetLimits {
@@ -50,10 +38,10 @@ impl World<'_> {
             LedgerMessage::Open(session) => self.open_account(session),
             LedgerMessage::Close(session) => {
                 // It may never have been opened: the session ended before that.
-                drop(self.ledger.accounts.close(&account_id(session.0)));
+                drop(self.ledger.accounts.close(&account(session.0)));
             }
             LedgerMessage::Reserve { session, calls, body } => {
-                let reserved = self.tamper.reserve(&mut self.ledger.accounts, &account_id(session.0), amount(calls));
+                let reserved = self.tamper.reserve(&mut self.ledger.accounts, &account(session.0), amount(calls));
                 let answer = match reserved {
                     Ok(reservation) => {
                         let number = reservation.0;
@@ -79,11 +67,11 @@ impl World<'_> {
         let calls_max = self.workload.limits.calls_max;
         if !std::mem::replace(&mut self.ledger.has_whole, true) {
             let whole = (calls_max * u64::from(self.workload.tree.sessions)).saturating_sub(2);
-            if self.ledger.accounts.open(account_id(WHOLE), None, limits(whole)).is_ok() {
+            if self.ledger.accounts.open(account(WHOLE), None, limits(whole)).is_ok() {
                 self.happens(Happening::AccountOpened { account: WHOLE, parent: None, calls_max: whole });
             }
         }
-        let opened = self.ledger.accounts.open(account_id(session.0), Some(account_id(WHOLE)), limits(calls_max));
+        let opened = self.ledger.accounts.open(account(session.0), Some(account(WHOLE)), limits(calls_max));
         if opened.is_ok() {
             self.happens(Happening::AccountOpened { account: session.0, parent: Some(WHOLE), calls_max });
         }

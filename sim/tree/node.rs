@@ -1,14 +1,13 @@
 //! The simulated mount of a node: gives events to its machine and carries its effects out on the schedule.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use toolwarden_actors::node::{BodyEnd, Ending, NodeEffect, NodeEvent, NodeId, NodeKind, NodeMachine, NodeTimer};
 use toolwarden_tools::cancellation::CancelReason;
-use toolwarden_tools::ids::InvocationId;
 
 use crate::happening::{End, Happening};
 use crate::message::{Address, Birth, BodyMessage, JournalMessage, Message, body_over};
+use crate::schedule::Alarm;
 use crate::script::Script;
 use crate::tamper::Slip;
 
@@ -24,10 +23,11 @@ pub(super) struct Node {
     parent: Option<NodeId>,
     /// The body's work until it begins.
     script: Option<Script>,
-    timers: Vec<Address>,
-    births: BTreeMap<NodeId, Box<Birth>>,
-    /// Who waits for each child that lives.
-    pub(super) children: BTreeMap<NodeId, Option<NodeId>>,
+    alarms: Vec<Alarm>,
+    /// Children that are wanted, in the order of their numbers.
+    births: Vec<Birth>,
+    /// The children that live, in the order of their numbers, and who waits for each.
+    pub(super) children: Vec<(NodeId, Option<NodeId>)>,
 }
 
 impl Node {
@@ -39,11 +39,15 @@ impl Node {
     pub(super) fn parent(&self) -> Option<NodeId> {
         self.parent
     }
-}
 
-/// The id under which the journal and the desk know an invocation's node.
-pub(super) fn invocation_id(node: NodeId) -> InvocationId {
-    format!("call-{}", node.0).into()
+    fn has_child(&self, child: NodeId) -> bool {
+        self.children.binary_search_by_key(&child, |(id, _)| *id).is_ok()
+    }
+
+    fn take_birth(&mut self, child: NodeId) -> Option<Birth> {
+        let at = self.births.iter().position(|birth| birth.node == child)?;
+        Some(self.births.remove(at))
+    }
 }
 
 fn lost() -> Ending {
@@ -75,17 +79,17 @@ impl World<'_> {
             session,
             parent,
             script: Some(script),
-            timers: Vec::new(),
-            births: BTreeMap::new(),
-            children: BTreeMap::new(),
+            alarms: Vec::new(),
+            births: Vec::new(),
+            children: Vec::new(),
         };
-        self.nodes.insert(id, node);
+        self.nodes.insert(id.0, Box::new(node));
         self.happens(Happening::Born { node: id, parent, kind: kind.into(), grace });
         self.send(Address::Node(id), Message::Start);
     }
 
     pub(super) fn node_hears(&mut self, id: NodeId, message: Message) {
-        if !self.nodes.contains_key(&id) {
+        if !self.nodes.contains(id.0) {
             self.lose(message);
             return;
         }
@@ -97,8 +101,9 @@ impl World<'_> {
             }
             Message::Spawn(birth) => {
                 let child = birth.node;
-                if let Some(node) = self.nodes.get_mut(&id) {
-                    node.births.insert(child, birth);
+                if let Some(node) = self.nodes.get_mut(id.0) {
+                    let at = node.births.partition_point(|held| held.node < child);
+                    node.births.insert(at, *birth);
                 }
                 self.node_steps(id, NodeEvent::Spawn(child));
             }
@@ -111,7 +116,7 @@ impl World<'_> {
     fn note_event(&mut self, id: NodeId, event: &NodeEvent) {
         match event {
             NodeEvent::Cancel(_) | NodeEvent::Kill(_) | NodeEvent::Timer(NodeTimer::Deadline { .. }) => {
-                if self.nodes.get(&id).is_some_and(|node| node.script.is_some()) {
+                if self.nodes.get(id.0).is_some_and(|node| node.script.is_some()) {
                     self.covers("a cancel before the start");
                 }
                 self.happens(Happening::CancelRead { node: id });
@@ -123,14 +128,16 @@ impl World<'_> {
     }
 
     fn node_steps(&mut self, id: NodeId, event: NodeEvent) {
-        let mut effects = Vec::new();
-        if let Some(node) = self.nodes.get_mut(&id) {
+        // Carrying out an effect takes no further step, so one list serves all steps.
+        let mut effects = std::mem::take(&mut self.effects);
+        if let Some(node) = self.nodes.get_mut(id.0) {
             self.tamper.node(id, &mut node.machine, event, &mut effects);
         }
         let met = effects.last().map(effect_words);
-        for effect in effects {
+        for effect in effects.drain(..) {
             self.carry_out(id, effect);
         }
+        self.effects = effects;
         if let Some(met) = met {
             self.fault_point(id, met);
         }
@@ -141,7 +148,7 @@ impl World<'_> {
             NodeEffect::StartBody => self.start_body(id),
             NodeEffect::SignalBody(_) => {
                 // The signal is set at once; the body's task is woken when its turn comes.
-                if let Some(body) = self.bodies.get_mut(&id) {
+                if let Some(body) = self.bodies.get_mut(id.0) {
                     body.signalled = true;
                 }
                 self.tell_body(id, BodyMessage::Signal);
@@ -149,7 +156,7 @@ impl World<'_> {
             NodeEffect::AbortBody => self.tell_body(id, BodyMessage::Abort),
             NodeEffect::StartChild(child) => self.start_child(id, child),
             NodeEffect::RefuseChild(child, reason) => {
-                let birth = self.nodes.get_mut(&id).and_then(|node| node.births.remove(&child));
+                let birth = self.nodes.get_mut(id.0).and_then(|node| node.take_birth(child));
                 if let Some(birth) = birth {
                     self.covers("a refused child");
                     let ending = Ending { body: BodyEnd::NeverStarted, cancel: Some(reason), unsettled_children: 0 };
@@ -159,7 +166,7 @@ impl World<'_> {
             NodeEffect::CancelChild(child, reason) => self.tell_child(id, child, NodeEvent::Cancel(reason)),
             NodeEffect::KillChild(child, reason) => self.tell_child(id, child, NodeEvent::Kill(reason)),
             NodeEffect::KillActor(child) => {
-                if self.nodes.get(&id).is_some_and(|node| node.children.contains_key(&child)) {
+                if self.nodes.get(id.0).is_some_and(|node| node.has_child(child)) {
                     self.covers("a child killed from above");
                     self.schedule.send(Address::Link(id), Address::Node(child), Message::Die);
                 }
@@ -177,18 +184,18 @@ impl World<'_> {
 
     fn arm(&mut self, id: NodeId, timer: NodeTimer, span: Duration) {
         let address = self.timer();
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.timers.push(address);
-            self.schedule.send_after(span, address, Address::Node(id), Message::Event(NodeEvent::Timer(timer)));
+        if let Some(node) = self.nodes.get_mut(id.0) {
+            let message = Message::Event(NodeEvent::Timer(timer));
+            node.alarms.push(self.schedule.wind(span, address, Address::Node(id), message));
         }
     }
 
     fn start_body(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(node) = self.nodes.get_mut(id.0) else { return };
         let Some(script) = node.script.take() else { return };
         let asks = (node.kind == NodeKind::Invocation).then_some(script.asks);
         let body = Body::new(id, node.session, script);
-        self.bodies.insert(id, body);
+        self.bodies.insert(id.0, Box::new(body));
         self.happens(Happening::BodyAsked { node: id });
         if let Some(asks) = asks {
             self.happens(Happening::Proposed { node: id, asks });
@@ -197,22 +204,25 @@ impl World<'_> {
     }
 
     fn start_child(&mut self, id: NodeId, child: NodeId) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        let Some(birth) = node.births.remove(&child) else { return };
-        let Birth { script, session, waiter, .. } = *birth;
-        node.children.insert(child, waiter);
+        let Some(node) = self.nodes.get_mut(id.0) else { return };
+        let Some(birth) = node.take_birth(child) else { return };
+        let Birth { script, session, waiter, .. } = birth;
+        let at = node.children.partition_point(|(held, _)| *held < child);
+        node.children.insert(at, (child, waiter));
         self.give_life(child, script, session, Some(id));
     }
 
     fn tell_child(&mut self, id: NodeId, child: NodeId, event: NodeEvent) {
-        if self.nodes.get(&id).is_some_and(|node| node.children.contains_key(&child)) {
+        if self.nodes.get(id.0).is_some_and(|node| node.has_child(child)) {
             self.send(Address::Node(child), Message::Event(event));
         }
     }
 
     /// The supervision event of a child: hands the ending in its state on to whoever waits.
     fn child_over(&mut self, id: NodeId, child: NodeId, ending: Option<Ending>) {
-        let Some(waiter) = self.nodes.get_mut(&id).and_then(|node| node.children.remove(&child)) else { return };
+        let Some(node) = self.nodes.get_mut(id.0) else { return };
+        let Ok(at) = node.children.binary_search_by_key(&child, |(held, _)| *held) else { return };
+        let (_, waiter) = node.children.remove(at);
         let event = if ending.is_some() { NodeEvent::ChildEnded(child) } else { NodeEvent::ChildLost(child) };
         self.tell_waiter(child, waiter, ending.unwrap_or_else(lost));
         self.node_steps(id, event);
@@ -232,7 +242,7 @@ impl World<'_> {
     fn node_ends(&mut self, id: NodeId, ending: Ending) {
         let end = End::from(&ending.body);
         self.happens(Happening::Ended { node: id, body: end, unsettled: ending.unsettled_children });
-        let Some(node) = self.nodes.remove(&id) else { return };
+        let Some(node) = self.nodes.remove(id.0) else { return };
         if ending.unsettled_children > 0 {
             self.covers("an ending with unsettled children");
         }
@@ -253,13 +263,13 @@ impl World<'_> {
             let over = Message::ChildOver(id, Some(ending));
             self.schedule.send(Address::Link(id), Address::Node(parent), over);
         }
-        self.lose_births(node);
+        self.lose_births(node.births);
     }
 
     /// The node's actor is killed or fails: its state is lost, with its body and its births, and what is beneath it
     /// is killed by the links.
     pub(super) fn die(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.remove(&id) else { return };
+        let Some(node) = self.nodes.remove(id.0) else { return };
         self.happens(Happening::Died { node: id });
         self.say_ending(id, node.kind);
         self.node_is_over(id, node.session, node.kind, false);
@@ -268,13 +278,13 @@ impl World<'_> {
         if let Some(parent) = node.parent {
             self.schedule.send(Address::Link(id), Address::Node(parent), Message::ChildOver(id, None));
         }
-        self.lose_births(node);
+        self.lose_births(node.births);
     }
 
     /// What goes with a node's state, however it goes: timers, and the life of what is still linked beneath.
     fn take_down(&mut self, id: NodeId, node: &Node) {
-        for timer in &node.timers {
-            self.schedule.forget(*timer, Address::Node(id));
+        for alarm in &node.alarms {
+            self.schedule.forget(*alarm);
         }
         for (child, waiter) in &node.children {
             self.schedule.send(Address::Link(id), Address::Node(*child), Message::Die);
@@ -285,8 +295,8 @@ impl World<'_> {
         }
     }
 
-    fn lose_births(&mut self, node: Node) {
-        for birth in node.births.into_values() {
+    fn lose_births(&mut self, births: Vec<Birth>) {
+        for birth in births {
             self.miscarry(&birth, lost());
         }
     }
@@ -308,12 +318,14 @@ impl World<'_> {
 
     /// The epilogue of an invocation: its leases go home, and its ending is said when its body did not say it.
     fn say_ending(&mut self, id: NodeId, kind: NodeKind) {
-        if let Some(body) = self.bodies.get_mut(&id)
+        if let Some(body) = self.bodies.get_mut(id.0)
             && !self.tamper.slips(Slip::ForgetsDebts)
         {
             body.pay_debts();
         }
-        if kind == NodeKind::Invocation && (self.endings_said.insert(id) || self.tamper.slips(Slip::SaysEndingsTwice)) {
+        if kind == NodeKind::Invocation
+            && (self.endings_said.insert(id.0, ()).is_none() || self.tamper.slips(Slip::SaysEndingsTwice))
+        {
             self.write(JournalMessage::Ends(id, false));
         }
     }
@@ -330,7 +342,7 @@ impl World<'_> {
 
     /// How a node stands, in plain words, for what a fault met.
     pub(super) fn condition(&self, id: NodeId) -> &'static str {
-        match (self.nodes.get(&id), self.bodies.get(&id)) {
+        match (self.nodes.get(id.0), self.bodies.get(id.0)) {
             (None, _) => "a node that is gone",
             (Some(node), None) if node.script.is_some() => "a node that has not begun",
             (Some(node), None) if node.children.is_empty() => "a node whose body is over",

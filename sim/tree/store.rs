@@ -74,7 +74,7 @@ impl World<'_> {
         let span = Duration::from_millis(u64::from(self.choices.below(bound)));
         let timer = self.timer();
         let life = self.store.life;
-        self.schedule.send_after(span, timer, Address::Store, Message::Store(StoreMessage::Synced(life)));
+        self.schedule.wind(span, timer, Address::Store, Message::Store(StoreMessage::Synced(life)));
         if self.tamper.slips(Slip::AcknowledgesBeforeSync) {
             self.answer_records(&batch.waiters, true);
         }

@@ -113,7 +113,7 @@ impl World<'_> {
     fn run_of(&self, call: NodeId) -> Option<NodeId> {
         let mut at = call;
         loop {
-            let node = self.nodes.get(&at)?;
+            let node = self.nodes.get(at.0)?;
             if node.kind == NodeKind::Run {
                 return Some(at);
             }

@@ -61,6 +61,7 @@ pub struct PretendedModel {
     fate: Fate,
     script: Arc<ScriptedModel>,
     faulty: bool,
+    only_cuts: bool,
     hostile: bool,
     /// A word that nobody must see.
     secret: String,
@@ -82,6 +83,7 @@ impl PretendedModel {
             fate,
             script,
             faulty: play.faults.model,
+            only_cuts: play.only_cuts,
             hostile: play.hostile,
             secret: play.secret.clone(),
             wire: play.wire,
@@ -106,6 +108,7 @@ impl PretendedModel {
         let line = Line {
             fate: self.fate.clone(),
             faulty: self.faulty,
+            only_cuts: self.only_cuts,
             paced: self.paced,
             wire,
             sent: sent.clone(),

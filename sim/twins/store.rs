@@ -54,7 +54,7 @@ impl PretendedStore {
     pub fn age_snapshots(&self) {
         for session in self.disk.sessions().unwrap_or_default() {
             let snapshot = self.disk.look(&session).ok().and_then(|found| found.snapshot);
-            let version = 2 - self.fate.below(2);
+            let version = 4 - self.fate.below(4);
             let Some(old) = snapshot.and_then(|bytes| aged::aged(&bytes, version)) else { continue };
             if self.disk.save_snapshot(&session, &old).is_ok() {
                 self.fate.met("a snapshot of an older version");
@@ -140,6 +140,9 @@ impl Store for PretendedStore {
         self.disk.create(session, snapshot, first)?;
         if let Some(first) = first {
             self.see(first);
+        }
+        if let Some(bytes) = snapshot {
+            self.fate.see(&Sight::Forked { to: session, bytes });
         }
         Ok(())
     }

@@ -12,12 +12,13 @@ use crate::sight::{Aftermath, Sight, Watcher};
 #[derive(Debug)]
 pub struct Secrets {
     secret: Finder<'static>,
+    planted: bool,
 }
 
 impl Secrets {
-    /// Looks for this word; for nothing when it is empty.
-    pub fn new(secret: &str) -> Self {
-        Self { secret: Finder::new(secret.as_bytes()).into_owned() }
+    /// Looks for this word; for nothing when it is empty. Where nobody planted it, the journal is not read for it.
+    pub fn new(secret: &str, planted: bool) -> Self {
+        Self { secret: Finder::new(secret.as_bytes()).into_owned(), planted }
     }
 
     fn clean(&self, place: &str, bytes: &[u8]) -> Result<(), String> {
@@ -42,6 +43,10 @@ impl Watcher for Secrets {
             Sight::Kept { bytes } => self.clean("a whole output", bytes),
             _ => Ok(()),
         }
+    }
+
+    fn reads_lines(&self) -> bool {
+        self.planted
     }
 
     fn read(&mut self, line: &[u8]) -> Result<(), String> {

@@ -101,8 +101,12 @@ impl Watcher for Terminal {
                         Ok(())
                     }
                     (EventKind::AgentEnd { .. } | EventKind::Error { .. }, Some(run)) => self.ends(at, run.as_str()),
-                    (EventKind::SubagentStart { task_id, parent_invocation, .. }, _) => {
+                    (EventKind::SubagentStart { task_id, parent_invocation, background, .. }, _) => {
                         let node = self.begins(at, task_id.as_str())?;
+                        if *background {
+                            // It goes on after its call.
+                            return Ok(());
+                        }
                         self.owners.insert(node, parent_invocation.clone());
                         self.children.entry(parent_invocation.clone()).or_default().insert(node);
                         Ok(())

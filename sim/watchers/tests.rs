@@ -6,16 +6,26 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use toolwarden::call_result::CallResult;
 use toolwarden::event::{Event, EventKind, REQUEST_SNAPSHOT_SCHEMA, RequestSnapshot};
+use toolwarden::fact_book::StoredFact;
+use toolwarden::facts::state::State;
+use toolwarden::facts::{Fact, RunBounds, Settings};
 use toolwarden::models::{CallArguments, ModelCall, ModelTurn};
 use toolwarden::origin::Origin;
+use toolwarden::policy::PermissionPolicy;
+use toolwarden::run_status::RunStatus;
+use toolwarden::settlement::projection_policy::ProjectionPolicy;
+use toolwarden::snapshot::{encode, forked};
+use toolwarden_actors::budget::{Amount, BudgetLimits};
 use toolwarden_actors::journal::Entry;
 use toolwarden_tools::digest::Digest;
+use toolwarden_tools::effects::dispatch::{ChildContract, ContractAgent, ContractBudget, ContractUse};
 use toolwarden_tools::effects::store::memory::MemoryStore;
 use toolwarden_tools::effects::store::{Append, Store as _};
-use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
+use toolwarden_tools::ids::{InvocationId, SessionId, TaskId, ToolName};
 use toolwarden_tools::outcome::Trust;
 use toolwarden_tools::workflow::event::{Entry as LogEntry, Event as WorkflowEvent, ScheduledStep};
 use toolwarden_tools::workflow::retry::{Backoff, RetryPolicy};
+use toolwarden_tools::workspace::WorkspaceCapabilities;
 
 use super::heed::Heed;
 use crate::play::{Offer, Play};
@@ -452,6 +462,11 @@ fn secrets_and_supervision_are_watched() {
     }
     let mut watchers = super::all(&Play::default());
     assert!(watchers.iter_mut().any(|watcher| watcher.read(format!("<{secret}>").as_bytes()).is_err()));
+    // Lines are written where the word may be, and nowhere else.
+    let reads = |play: &Play| super::all(play).iter().any(|watcher| watcher.reads_lines());
+    assert!(!reads(&Play::default()) && reads(&Play { hostile: true, ..Play::default() }));
+    assert!(reads(&Play { files: vec![("f".to_owned(), format!("the {secret}"))], ..Play::default() }));
+    assert!(reads(&Play { secret: "swordfish".to_owned(), ..Play::default() }));
     let opened = || EventKind::SessionOpened { workspace: String::new() };
     assert_eq!(about(vec![opened()]), Some("supervision"), "never closed");
     assert_eq!(about(vec![opened(), EventKind::SessionClosed, EventKind::SessionClosed]), Some("supervision"));
@@ -557,4 +572,146 @@ fn what_is_kept_is_watched() {
     let show = |see: &mut dyn FnMut(&Sight<'_>)| see(&stored(1));
     let lost = complains(&show, &Aftermath { kept: empty, ..Aftermath::default() });
     assert_eq!(lost.map(|(name, _)| name), Some("snapshot"), "a stored fact is gone");
+}
+
+#[test]
+fn an_attempt_that_comes_too_soon_and_an_end_without_a_clean_up_are_seen() {
+    use WorkflowEvent as E;
+    let retry = RetryPolicy { max_attempts: 2, backoff: Backoff::Fixed, delay_ms: 10, max_delay_ms: 10 };
+    let step = E::StepCreated(ScheduledStep {
+        step_id: "a".into(),
+        step_name: "work".into(),
+        input: Value::Null,
+        retry: Some(retry),
+        continue_workflow_on_failure: false,
+    });
+    let started = |attempt| E::StepStarted { step_id: "a".into(), attempt };
+    let retrying = E::StepRetrying { step_id: "a".into(), attempt: 1, error: String::new(), retry_at_ms: 15 };
+    let entry = |sequence, at_ms, event| serde_json::to_string(&LogEntry { sequence, at_ms, event }).unwrap() + "\n";
+    let before = entry(1, 5, step) + &entry(2, 5, started(1)) + &entry(3, 5, retrying);
+    // The clock of the host says that it waited, the world does not.
+    for (after_ms, is_fine) in [(3, false), (10, true)] {
+        let mut workflow = super::workflow::Workflow::default();
+        let mut put = |at_ms, text: &str| {
+            let sight = Sight::Logged { path: "run", bytes: text.as_bytes(), is_whole: true };
+            workflow.see(Duration::from_millis(at_ms), &sight)
+        };
+        assert_eq!(put(100, &before), Ok(()));
+        assert_eq!(put(100 + after_ms, &entry(4, 99, started(2))).is_ok(), is_fine);
+    }
+    let forced = entry(1, 5, E::RunCancelled { reason: "enough".into(), forced: true });
+    for at_once in [false, true] {
+        let mut workflow = super::workflow::Workflow::default();
+        let args = json!({ "cancel": "enough", "cancel_at_once": at_once });
+        let call = EventKind::ToolExecutionStart { id: "a".into(), name: "dynamic_workflow".into(), args };
+        assert_eq!(workflow.see(Duration::ZERO, &Sight::Entry(&self::entry(1, call))), Ok(()));
+        let logged = Sight::Logged { path: "run", bytes: forced.as_bytes(), is_whole: true };
+        assert_eq!(workflow.see(Duration::ZERO, &logged).is_ok(), at_once);
+    }
+}
+
+#[test]
+fn contracts_are_watched() {
+    let contract = ChildContract {
+        version: 1,
+        idempotency_key: "task-1".into(),
+        session: "task-run-1".into(),
+        parent_session: "s".into(),
+        agent: ContractAgent {
+            name: "general".into(),
+            purpose: String::new(),
+            instructions: String::new(),
+            tools: Vec::new(),
+            rounds_max: 1,
+        },
+        prompt: "look".into(),
+        policies: Vec::new(),
+        budget: ContractBudget { output_tokens: Some(50), ..ContractBudget::default() },
+        timeout_ms: None,
+    };
+    let key = TaskId::from("task-1");
+    let taken = || Sight::Contracted { contract: &contract };
+    let used = |output_tokens| {
+        let used = ContractUse { output_tokens, ..ContractUse::default() };
+        Sight::Delivered { key: &key, used: Some(used) }
+    };
+    let lost = || Sight::Delivered { key: &key, used: None };
+    let about = |sights: &[Sight<'_>], spent: u64| {
+        let mut watcher = super::contracts::Contracts::default();
+        let seen = sights.iter().try_for_each(|sight| watcher.see(Duration::ZERO, sight));
+        let spent = Amount { output_tokens: spent, ..Amount::default() };
+        seen.and_then(|()| watcher.finish(&Aftermath { spent: vec![("s".into(), spent)], ..Aftermath::default() }))
+    };
+    assert_eq!(about(&[taken(), used(7)], 7), Ok(()));
+    assert_eq!(about(&[taken(), lost()], 50), Ok(()), "nobody knows, so all of it counts");
+    // Planted faults, one each.
+    assert!(about(&[taken(), used(7)], 0).is_err(), "what was used is forgotten");
+    assert!(about(&[taken(), used(7)], 14).is_err(), "it is counted twice");
+    assert!(about(&[taken(), lost()], 0).is_err(), "what nobody knows is given back");
+    assert!(about(&[taken(), used(7), taken(), used(7)], 14).is_err(), "it is asked for twice");
+    assert!(about(&[taken()], 0).is_err(), "it has no end");
+    assert!(about(&[used(7)], 7).is_err(), "an answer to what was not taken");
+}
+
+#[test]
+fn forks_are_watched() {
+    let bounds = RunBounds { rounds_max: 1, malformed_rounds_max: 1, same_call_max: 1 };
+    let said = |run: &str| Fact::UserMessage { run: run.into(), text: "hi".into(), pictures: Vec::new(), bounds };
+    let over = || Fact::Ending { status: RunStatus::Completed, text: String::new() };
+    let opened: Settings = serde_json::from_value(json!({
+        "workspace": "/w", "capabilities": WorkspaceCapabilities::local_default(), "agent": "general",
+        "tool_result_transform_policy": ProjectionPolicy::default(), "skill": null, "model": "m",
+        "permission_policy": PermissionPolicy::default(), "budget": BudgetLimits::default(),
+    }))
+    .unwrap();
+    let facts = [Fact::Opened(Box::new(opened)), said("one"), over(), said("two"), over()];
+    let (from, to) = (SessionId::from("s"), SessionId::from("f"));
+    let about = |spoil: fn(&mut State)| {
+        let mut watcher = super::forks::Forks::default();
+        let mut state = State::default();
+        for (fact, sequence) in facts.iter().zip(1..) {
+            let payload = serde_json::to_vec(&StoredFact { at_ms: 1, fact }).unwrap();
+            watcher.see(Duration::ZERO, &Sight::Stored { session: &from, sequence, payload: &payload }).unwrap();
+            state.apply(fact.clone()).unwrap();
+        }
+        watcher.see(Duration::ZERO, &Sight::Forking { from: &from, to: &to }).unwrap();
+        let mut fork = forked(state, &from).unwrap();
+        spoil(&mut fork);
+        let bytes = encode(&to, &fork, fork.position + 1).unwrap();
+        watcher.see(Duration::ZERO, &Sight::Forked { to: &to, bytes: &bytes })
+    };
+    assert_eq!(about(|_| {}), Ok(()));
+    // Planted faults, one each.
+    assert!(about(|fork| drop(fork.messages.pop())).is_err(), "it lacks a message");
+    assert!(about(|fork| fork.settings = None).is_err(), "it does not say whose fork it is");
+    let begun = |fork: &mut State| {
+        let bounds = RunBounds { rounds_max: 1, malformed_rounds_max: 1, same_call_max: 1 };
+        let (run, text, pictures) = ("r".into(), String::new(), Vec::new());
+        fork.apply(Fact::UserMessage { run, text, pictures, bounds }).unwrap();
+    };
+    assert!(about(begun).is_err(), "a run is under way in it");
+}
+
+#[test]
+fn what_a_script_lets_go_is_seen() {
+    let (id, tool) = (InvocationId::from("b"), ToolName::from("peek"));
+    let about = |done_ms: u64, ended_ms: u64| {
+        let mut watcher = super::scripts::Scripts::default();
+        let mut see = |at_ms: u64, sight: &Sight<'_>| watcher.see(Duration::from_millis(at_ms), sight);
+        let program =
+            EventKind::ToolProposed { id: "p".into(), name: "program".into(), origin: Origin::Agent, parent: None };
+        for kind in [program, proposed("a", Some("p")), proposed("b", Some("p"))] {
+            see(0, &Sight::Entry(&entry(1, kind))).unwrap();
+        }
+        // The first is awaited and ends after 10 ms; the second is not.
+        see(10, &Sight::Entry(&entry(1, ended("a")))).unwrap();
+        see(done_ms, &Sight::Over { invocation: &id, tool: &tool, returned: true }).unwrap();
+        let calls = json!({ "tool_calls": [{ "success": true }, { "success": false, "awaited": false }] });
+        let EventKind::ToolEnd(result) = ended("p") else { panic!("it is an ending") };
+        let mut result = CallResult::clone(&result);
+        result.metadata.insert("program".into(), calls);
+        see(ended_ms, &Sight::Entry(&entry(1, EventKind::ToolEnd(Arc::new(result)))))
+    };
+    assert_eq!(about(10, 10), Ok(()), "it was done in the same moment");
+    assert!(about(500, 500).is_err(), "it went on after the script had returned");
 }

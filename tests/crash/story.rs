@@ -32,7 +32,7 @@ pub(crate) struct Story {
     pub(crate) prompts: &'static [&'static str],
     /// Whether the first session is forked at the end, and its fork asked once more.
     pub(crate) forks: bool,
-    /// Whether every turn of a model is a fact: not so for child runs.
+    /// Whether it always takes as many turns: not so where the answer of a task may come into a run or before the next one.
     pub(crate) counts_turns: bool,
     /// Whether logs are cut as soon as a snapshot holds what is in them.
     pub(crate) cuts_logs: bool,
@@ -122,7 +122,7 @@ pub(crate) const STORIES: [Story; 8] = [
         sessions: &["one"],
         prompts: &["nest"],
         forks: false,
-        counts_turns: false,
+        counts_turns: true,
         cuts_logs: false,
         turns: || {
             let inner = json!([["count", { "inner": 1 }], ["count", { "inner": 2 }]]);

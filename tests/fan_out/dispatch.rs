@@ -16,6 +16,7 @@ use toolwarden_tools::effects::dispatch::{CONTRACT_VERSION, ChildContract, Contr
 
 use crate::support::model::{Silent, script};
 use crate::support::process::{MARK, appear, living};
+use crate::support::tool::Gate;
 use crate::support::until;
 use crate::support::world::{World, allowing};
 
@@ -310,6 +311,82 @@ async fn a_contract_that_is_sent_again_is_done_once() {
     stop.cancel(CancelReason::Shutdown);
     serving.await.unwrap();
     assert!(!path.exists(), "the socket's file goes with its listener");
+    world.settled(&[]).await;
+    world.runtime.shut_down().await;
+    world.record.check();
+}
+
+/// Asks over a line that can be let go, and waits until the work is taken.
+async fn taken(path: &Path, contract: &ChildContract) -> tokio::io::BufReader<tokio::net::UnixStream> {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
+    let mut line = tokio::io::BufReader::new(tokio::net::UnixStream::connect(path).await.unwrap());
+    line.write_all((json!({"take": contract}).to_string() + "\n").as_bytes()).await.unwrap();
+    let mut heard = String::new();
+    line.read_line(&mut heard).await.unwrap();
+    assert!(heard.starts_with("{\"taken\":"), "{heard}");
+    line
+}
+
+// Found in a review: the first who asked ended the work of those who had joined it, and what was ended so was the answer of
+// whoever asked again.
+#[tokio::test]
+async fn whoever_goes_away_ends_its_own_wait_alone() {
+    use tokio::io::AsyncBufReadExt as _;
+    use toolwarden_tools::effects::dispatch::Dispatch as _;
+    let (world, gate) = (World::new().await, Gate::new());
+    let path = world.path().join("socket");
+    let turns = [
+        json!({"when": "wait", "calls": [{"tool": "wait", "arguments": {}}]}),
+        json!({"when": "wait", "text": "waited"}),
+    ];
+    let (runtime, folder, model, its_gate) =
+        (world.runtime.clone(), world.path().to_owned(), script(&turns), gate.clone());
+    let host =
+        ChildHost::new(move || runtime.session(&folder).model(model.clone()).tool(its_gate.tool("wait").shared()));
+    let stop = Cancellation::new();
+    let serving = tokio::spawn({
+        let (listener, stop) = (DispatchListener::bind(&path).unwrap(), stop.clone());
+        async move { host.serve(listener, &stop).await.unwrap() }
+    });
+    let waiting = |key: &str| {
+        let contract = contract(key, "wait");
+        let agent = ContractAgent { tools: vec!["wait".into()], ..contract.agent };
+        ChildContract { agent, policies: vec![json!({"allow": ["wait"]})], ..contract }
+    };
+    let opened = || world.record.of_type("session_opened").len();
+    let ask = |contract: ChildContract| {
+        let dispatch = SocketDispatch::new(&path);
+        async move { dispatch.carry_out(contract, Cancellation::new()).await.unwrap() }
+    };
+
+    // The first goes, the second has its answer, and a third has the same.
+    let first = taken(&path, &waiting("task-shared")).await;
+    gate.entered(1).await;
+    let second = taken(&path, &waiting("task-shared")).await;
+    drop(first);
+    gate.let_go(1);
+    let mut lines = second.lines();
+    let answer = loop {
+        let line = lines.next_line().await.unwrap().unwrap();
+        if line.contains("ended") {
+            break line;
+        }
+    };
+    assert!(answer.contains("waited"), "{answer}");
+    assert_eq!((ask(waiting("task-shared")).await.output.as_str(), opened()), ("waited", 1));
+
+    // Everybody goes: the work is ended, and done anew for whoever asks again.
+    let only = taken(&path, &waiting("task-left")).await;
+    gate.entered(2).await;
+    drop(only);
+    let again = tokio::spawn(ask(waiting("task-left")));
+    gate.entered(3).await;
+    gate.let_go(1);
+    let answer = again.await.unwrap();
+    assert_eq!((answer.success, answer.output.as_str(), opened()), (true, "waited", 3));
+
+    stop.cancel(CancelReason::Shutdown);
+    serving.await.unwrap();
     world.settled(&[]).await;
     world.runtime.shut_down().await;
     world.record.check();

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use toolwarden::models::{ModelError, ModelRequest, ModelTurn};
+use toolwarden::models::scripted::ScriptedModel;
+use toolwarden::models::{Message, Model, ModelError, ModelRequest, ModelTurn, TurnSink};
 use toolwarden::prelude::CancelTarget;
 use toolwarden::run_status::RunStatus;
 use toolwarden::scope::CallLimits;
-use toolwarden::task_book::TaskLimits;
+use toolwarden::task_limits::TaskLimits;
 use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::outcome::ToolErrorKind;
 use toolwarden_tools::tool::Lane;
@@ -104,7 +106,7 @@ async fn a_flood_of_children_does_not_starve_another_session() {
         if request.messages.len() > 1 {
             return Ok(ModelTurn::answer("done"));
         }
-        let toolwarden::models::Message::User { text } = &request.messages[0] else {
+        let Message::User { text } = &request.messages[0] else {
             return Ok(ModelTurn::answer("?"));
         };
         match text.as_str() {
@@ -257,35 +259,42 @@ async fn a_cancel_reaches_the_line_at_any_depth() {
     world.end().await;
 }
 
+/// Answers by a chain of delegations, and at its end as another model does.
+struct Chained {
+    chain: Arc<ScriptedModel>,
+    last: Arc<dyn Model>,
+}
+
+impl Chained {
+    fn ending_with(last: Arc<dyn Model>) -> Arc<Self> {
+        Arc::new(Self { chain: script(&chain(DEPTH, &json!([]))), last })
+    }
+}
+
+impl Model for Chained {
+    fn name(&self) -> &'static str {
+        "chained"
+    }
+
+    fn turn<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        sink: &'a dyn TurnSink,
+    ) -> BoxFuture<'a, Result<ModelTurn, ModelError>> {
+        match &request.messages[0] {
+            Message::User { text } if *text == format!("level-{DEPTH}") => self.last.turn(request, sink),
+            _ => self.chain.turn(request, sink),
+        }
+    }
+}
+
 /// A model that never answers: its stream is given up.
 #[tokio::test]
 async fn a_cancel_reaches_the_model_at_any_depth() {
-    struct Deep {
-        silent: Arc<Silent>,
-        script: Arc<toolwarden::models::scripted::ScriptedModel>,
-    }
-    impl toolwarden::models::Model for Deep {
-        fn name(&self) -> &'static str {
-            "deep"
-        }
-
-        fn turn<'a>(
-            &'a self,
-            request: &'a ModelRequest,
-            sink: &'a dyn toolwarden::models::TurnSink,
-        ) -> futures_util::future::BoxFuture<'a, Result<ModelTurn, ModelError>> {
-            match &request.messages[0] {
-                toolwarden::models::Message::User { text } if *text == format!("level-{DEPTH}") => {
-                    self.silent.turn(request, sink)
-                }
-                _ => self.script.turn(request, sink),
-            }
-        }
-    }
     let world = World::new().await;
     let silent = Silent::new();
-    let model = Deep { silent: silent.clone(), script: script(&chain(DEPTH, &json!([]))) };
-    let session = world.session().policy(allowing(&["task"])).model(Arc::new(model)).open().await.unwrap();
+    let model = Chained::ending_with(silent.clone());
+    let session = world.session().policy(allowing(&["task"])).model(model).open().await.unwrap();
     let run = go(&session);
     silent.asked(1).await;
     cancel_all(&world, &session, run).await;
@@ -305,33 +314,13 @@ async fn a_cancel_reaches_a_wait_for_another_attempt_at_any_depth() {
         ..toolwarden::models::gate::RetryPolicy::default()
     };
     let world = World::with(|builder| builder.model_retries(retries)).await;
-    let (counted, scripted) = (Arc::clone(&asked), script(&chain(DEPTH, &json!([]))));
-    struct Failing {
-        asked: Arc<AtomicUsize>,
-        script: Arc<toolwarden::models::scripted::ScriptedModel>,
-    }
-    impl toolwarden::models::Model for Failing {
-        fn name(&self) -> &'static str {
-            "failing"
-        }
-
-        fn turn<'a>(
-            &'a self,
-            request: &'a ModelRequest,
-            sink: &'a dyn toolwarden::models::TurnSink,
-        ) -> futures_util::future::BoxFuture<'a, Result<ModelTurn, ModelError>> {
-            match &request.messages[0] {
-                toolwarden::models::Message::User { text } if *text == format!("level-{DEPTH}") => {
-                    self.asked.fetch_add(1, Ordering::SeqCst);
-                    let error = ModelError::Unreachable { message: "the line is dead".to_owned() };
-                    Box::pin(std::future::ready(Err(error)))
-                }
-                _ => self.script.turn(request, sink),
-            }
-        }
-    }
-    let model = Failing { asked: counted, script: scripted };
-    let session = world.session().policy(allowing(&["task"])).model(Arc::new(model)).open().await.unwrap();
+    let counted = Arc::clone(&asked);
+    let dead = Answering(move |_: &ModelRequest| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Err(ModelError::Unreachable { message: "the line is dead".to_owned() })
+    });
+    let model = Chained::ending_with(Arc::new(dead));
+    let session = world.session().policy(allowing(&["task"])).model(model).open().await.unwrap();
     let run = go(&session);
     until("the first attempt", async || (asked.load(Ordering::SeqCst) == 1).then_some(())).await;
     // It waits, and holds no permit for that.

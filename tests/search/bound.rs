@@ -25,7 +25,7 @@ const OWN_BYTES_MAX: u64 = 64 << 20;
 /// The longest line that is searched, and once more while its buffer grows.
 const LINE_BYTES_MAX: u64 = 3 * (64 << 20);
 /// How long a story may take on a busy machine. In a debug build the searcher is compiled without optimisation, and takes
-/// some seconds for ten million matches; so does reading a gigabyte twice.
+/// some seconds for ten million matches; so does reading a gigabyte.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Repeats these bytes up to this size, then ends with others.
@@ -162,8 +162,6 @@ async fn a_line_of_a_gigabyte(session: &Session) {
     let first = call(session, "read", json!({"file_path": "f", "limit": 1})).await;
     assert!(first.is_success() && first.output.len() < 4096, "{}", first.output.len());
     assert!(first.output.contains("some words and more"), "{}", first.output);
-    let behind = call(session, "read", json!({"file_path": "f", "offset": 1})).await;
-    assert_eq!(behind.output, "     2\tlast\n");
     let searched = call(session, "search", json!({"mode": "grep", "query": "last"})).await;
     assert!(searched.is_success() && searched.metadata["left_out"]["long_line_files"] == 1, "{}", searched.output);
     assert!(searched.output.len() < 4096, "{}", searched.output.len());

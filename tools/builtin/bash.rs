@@ -33,7 +33,7 @@ use crate::effects::processes::confinement::told;
 use crate::effects::processes::{CommandSpec, ContainmentLevel, LeftProcess, ProcessEnd, ProcessError, ProcessStatus};
 use crate::ids::ToolName;
 use crate::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace::Commands;
 use crate::workspace_path::PATH_BYTES_MAX;
 
@@ -60,14 +60,13 @@ const DELTA_PAUSE: Duration = Duration::from_millis(50);
 
 /// The tool.
 pub struct BashTool {
-    spec: ToolSpec,
     environment: BTreeMap<String, String>,
 }
 
 impl BashTool {
     /// A shell whose commands see exactly this environment, besides a few fixed settings and what a call adds.
     pub fn new(environment: BTreeMap<String, String>) -> Self {
-        Self { spec: spec(), environment }
+        Self { environment }
     }
 }
 
@@ -76,6 +75,8 @@ impl BashTool {
 pub fn allowed_environment(variables: impl IntoIterator<Item = (String, String)>) -> BTreeMap<String, String> {
     variables.into_iter().filter(|(name, value)| environment::is_allowed(name, value)).collect()
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {
@@ -132,7 +133,11 @@ fn spec() -> ToolSpec {
 
 impl Tool for BashTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, _arguments: &Value) -> Capabilities {

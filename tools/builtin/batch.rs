@@ -23,7 +23,7 @@ use crate::declaration::Capabilities;
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::registry::TOOL_NAME_BYTES_MAX;
-use crate::tool::{Lane, Needs, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Tool, ToolFuture, ToolSpec};
 
 /// Most calls in one batch.
 pub const INVOCATIONS_MAX: usize = 32;
@@ -37,9 +37,7 @@ pub const CONCURRENCY_DEFAULT: usize = 8;
 pub const ID_CHARS_MAX: usize = 64;
 
 /// The tool.
-pub struct BatchTool {
-    spec: ToolSpec,
-}
+pub struct BatchTool;
 
 /// Why a batch is refused before any of its calls runs.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -103,7 +101,7 @@ struct Plan {
 impl BatchTool {
     /// The tool, ready to register.
     pub fn new() -> Self {
-        Self { spec: spec() }
+        Self
     }
 }
 
@@ -115,7 +113,11 @@ impl Default for BatchTool {
 
 impl Tool for BatchTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, _arguments: &Value) -> Capabilities {
@@ -263,6 +265,8 @@ fn never_started(tool: &str, reason: &CancelReason) -> ToolOutcome {
     let outcome = ToolOutcome::ended_early(tool, reason);
     ToolOutcome { output: format!("not started: {}", outcome.output), ..outcome }
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {

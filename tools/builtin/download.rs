@@ -26,7 +26,7 @@ use crate::download::{
 use crate::effects::files::{Expected, FileError, FileKind, Files, Links};
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::web::{self, ADDRESS_BYTES_MAX, WebError, shown};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
@@ -42,13 +42,11 @@ const BUFFER_BYTES: usize = 256 * 1024;
 const MIB: u64 = 1024 * 1024;
 
 /// The tool.
-pub struct DownloadTool {
-    spec: ToolSpec,
-}
+pub struct DownloadTool;
 
 /// The tool, ready to register.
 pub fn tool() -> Arc<dyn Tool> {
-    Arc::new(DownloadTool { spec: spec() })
+    Arc::new(DownloadTool)
 }
 
 #[derive(Deserialize)]
@@ -62,6 +60,8 @@ struct Arguments {
     timeout: Option<u64>,
     expected_sha256: Option<String>,
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {
@@ -113,7 +113,11 @@ fn spec() -> ToolSpec {
 
 impl Tool for DownloadTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, _arguments: &Value) -> Capabilities {

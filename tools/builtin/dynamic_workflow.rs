@@ -27,7 +27,7 @@ use crate::declaration::Capabilities;
 use crate::digest::Digest;
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workflow::log::{self, LogError};
 use crate::workflow::node::{self, NODES_MAX, Node};
 use crate::workflow::{RUN_ID_CHARS_MAX, RUN_TIMEOUT_MS_MAX, STEP_ID_BYTES_MAX};
@@ -42,9 +42,7 @@ pub const GENERATIONS_WIDTH_MAX: usize = 4;
 pub const SIGNALS_MAX: usize = 32;
 
 /// The tool.
-pub struct DynamicWorkflowTool {
-    spec: ToolSpec,
-}
+pub struct DynamicWorkflowTool;
 
 /// Why no run was begun or gone on with.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -117,7 +115,7 @@ struct RunLimits {
 impl DynamicWorkflowTool {
     /// The tool, ready to register.
     pub fn new() -> Self {
-        Self { spec: spec() }
+        Self
     }
 }
 
@@ -129,7 +127,11 @@ impl Default for DynamicWorkflowTool {
 
 impl Tool for DynamicWorkflowTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, _arguments: &Value) -> Capabilities {
@@ -226,6 +228,8 @@ fn prepare(ctx: &ToolContext, arguments: Value) -> Step<(Arc<dyn Invoke>, Plan)>
     };
     Ok((invoke, plan))
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     let mut limits = limits_schema();

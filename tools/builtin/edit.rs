@@ -21,20 +21,18 @@ use crate::declaration::{Capabilities, OutputKind};
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::text::{DecodedText, Encoding, seems_broken_utf8};
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
 /// How many dry runs may run beside each other.
 const PARALLELISM: usize = 16;
 
 /// The tool.
-pub struct EditTool {
-    spec: ToolSpec,
-}
+pub struct EditTool;
 
 /// The tool, ready to register.
 pub fn tool() -> Arc<dyn Tool> {
-    Arc::new(EditTool { spec: spec() })
+    Arc::new(EditTool)
 }
 
 #[derive(Deserialize)]
@@ -49,6 +47,8 @@ struct Arguments {
     max_replacements: Option<u64>,
     expected_replacements: Option<u64>,
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {
@@ -99,7 +99,11 @@ fn is_dry_run(arguments: &Value) -> bool {
 
 impl Tool for EditTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, arguments: &Value) -> Capabilities {

@@ -17,15 +17,13 @@ use crate::generation::{
 };
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 
 /// Its name.
 pub const NAME: &str = "generate_object";
 
 /// The tool.
-pub struct GenerateObjectTool {
-    spec: ToolSpec,
-}
+pub struct GenerateObjectTool;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,7 +57,7 @@ fn usual_timeout_ms() -> u64 {
 impl GenerateObjectTool {
     /// The tool, ready to register.
     pub fn new() -> Self {
-        Self { spec: spec() }
+        Self
     }
 }
 
@@ -71,7 +69,11 @@ impl Default for GenerateObjectTool {
 
 impl Tool for GenerateObjectTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, _arguments: &Value) -> Capabilities {
@@ -181,6 +183,8 @@ fn success(request: &ObjectRequest, object: &GeneratedObject, include_raw_text: 
     }
     outcome
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {

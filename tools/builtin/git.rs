@@ -38,7 +38,7 @@ use crate::effects::files::FileError;
 use crate::ids::ToolName;
 use crate::outcome::ToolOutcome;
 use crate::pagination::cursor_schema;
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::PATH_BYTES_MAX;
 
 /// How many read-only calls may run beside each other.
@@ -46,16 +46,17 @@ const PARALLELISM: usize = 8;
 
 /// The tool.
 pub struct GitTool {
-    spec: ToolSpec,
     environment: BTreeMap<String, String>,
 }
 
 impl GitTool {
     /// A git whose program is found along the `PATH` of this environment, and whose user is that of its `HOME`.
     pub fn new(environment: BTreeMap<String, String>) -> Self {
-        Self { spec: spec(), environment }
+        Self { environment }
     }
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {
@@ -141,7 +142,11 @@ fn parameters() -> Value {
 
 impl Tool for GitTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, arguments: &Value) -> Capabilities {

@@ -17,7 +17,7 @@ use crate::ids::ToolName;
 use crate::outcome::ToolOutcome;
 use crate::pagination::{PageRequest, cursor_schema, limit_schema};
 use crate::search::walk::{StartError, Walk, WalkOptions};
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
 /// Most text of one page, in bytes; a page ends early at it.
@@ -26,13 +26,11 @@ pub const OUTPUT_BYTES_MAX: usize = 96 * 1024;
 const PARALLELISM: usize = 16;
 
 /// The tool.
-pub struct LsTool {
-    spec: ToolSpec,
-}
+pub struct LsTool;
 
 /// The tool, ready to register.
 pub fn tool() -> Arc<dyn Tool> {
-    Arc::new(LsTool { spec: spec() })
+    Arc::new(LsTool)
 }
 
 #[derive(Deserialize)]
@@ -42,6 +40,8 @@ struct Arguments {
     #[serde(default)]
     hide_ignored: bool,
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {
@@ -76,7 +76,11 @@ fn spec() -> ToolSpec {
 
 impl Tool for LsTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, _arguments: &Value) -> Capabilities {

@@ -32,7 +32,7 @@ use crate::effects::files::Expected;
 use crate::effects::files::together::{FileChange, TogetherError};
 use crate::ids::ToolName;
 use crate::outcome::ToolOutcome;
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
 /// How many dry runs may run beside each other.
@@ -41,13 +41,11 @@ const PARALLELISM: usize = 16;
 const NAMED_FILES_MAX: usize = 32;
 
 /// The tool.
-pub struct PatchTool {
-    spec: ToolSpec,
-}
+pub struct PatchTool;
 
 /// The tool, ready to register.
 pub fn tool() -> Arc<dyn Tool> {
-    Arc::new(PatchTool { spec: spec() })
+    Arc::new(PatchTool)
 }
 
 #[derive(Deserialize)]
@@ -59,6 +57,8 @@ struct Arguments {
     #[serde(default)]
     dry_run: bool,
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {
@@ -107,7 +107,11 @@ fn is_dry_run(arguments: &Value) -> bool {
 
 impl Tool for PatchTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, arguments: &Value) -> Capabilities {

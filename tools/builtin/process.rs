@@ -18,7 +18,7 @@ use crate::effects::processes::ProcessStatus;
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::screen_text;
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 
 /// Bytes of output that one read gives when none are asked for.
 const READ_BYTES_DEFAULT: u64 = 32 * 1024;
@@ -30,14 +30,12 @@ const READ_BYTES_MAX: u64 = 96 * 1024;
 const ID_BYTES_MAX: usize = 64;
 
 /// The tool.
-pub struct ProcessTool {
-    spec: ToolSpec,
-}
+pub struct ProcessTool;
 
 impl ProcessTool {
     /// The tool.
     pub fn new() -> Self {
-        Self { spec: spec() }
+        Self
     }
 }
 
@@ -46,6 +44,8 @@ impl Default for ProcessTool {
         Self::new()
     }
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {
@@ -87,7 +87,11 @@ fn spec() -> ToolSpec {
 
 impl Tool for ProcessTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, arguments: &Value) -> Capabilities {

@@ -30,7 +30,7 @@ use crate::declaration::Capabilities;
 use crate::digest::Digest;
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::PATH_BYTES_MAX;
 
 /// Longest source, in bytes.
@@ -65,9 +65,7 @@ pub const CONSOLE_LINE_BYTES_MAX: usize = 4 * 1024;
 pub const WIDTH_MAX: usize = 16;
 
 /// The tool.
-pub struct ProgramTool {
-    spec: ToolSpec,
-}
+pub struct ProgramTool;
 
 /// Why no script was run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -210,7 +208,7 @@ impl AskedLimits {
 impl ProgramTool {
     /// The tool, ready to register.
     pub fn new() -> Self {
-        Self { spec: spec() }
+        Self
     }
 }
 
@@ -222,7 +220,11 @@ impl Default for ProgramTool {
 
 impl Tool for ProgramTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, _arguments: &Value) -> Capabilities {
@@ -324,6 +326,8 @@ pub(crate) fn limits_schema() -> Value {
         },
     })
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {

@@ -24,7 +24,7 @@ use crate::digest::{Digest, RunningDigest};
 use crate::effects::files::OpenFile;
 use crate::ids::ToolName;
 use crate::outcome::{Attachment, ToolErrorKind, ToolOutcome};
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
 /// Most lines of one call.
@@ -50,13 +50,12 @@ const PARALLELISM: usize = 16;
 
 /// The tool.
 pub struct ReadTool {
-    spec: ToolSpec,
     indexes: Arc<LineIndexes>,
 }
 
 /// The tool, ready to register.
 pub fn tool() -> Arc<dyn Tool> {
-    Arc::new(ReadTool { spec: spec(), indexes: Arc::default() })
+    Arc::new(ReadTool { indexes: Arc::default() })
 }
 
 #[derive(Deserialize)]
@@ -67,6 +66,8 @@ struct Arguments {
     files: Option<Vec<batch::Entry>>,
     max_output_bytes: Option<usize>,
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     let window = json!({
@@ -130,7 +131,11 @@ fn spec() -> ToolSpec {
 
 impl Tool for ReadTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, _arguments: &Value) -> Capabilities {

@@ -28,7 +28,7 @@ use crate::pagination::{PAGE_LIMIT_DEFAULT, PageRequest, cursor_schema, limit_sc
 use crate::search::glob::{PATTERN_BYTES_MAX, PathPattern};
 use crate::search::resident_index::ResidentIndexes;
 use crate::search::stop::Stop;
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::{PATH_BYTES_MAX, WorkspacePath};
 
 /// Most lines of context around a matching line.
@@ -42,13 +42,12 @@ const ANCHORS_MAX: usize = 64;
 
 /// The tool.
 pub struct SearchTool {
-    spec: ToolSpec,
     indexes: Option<Arc<ResidentIndexes>>,
 }
 
 /// The tool, ready to register; with indexes, they are begun by the first search of a root and used by later ones.
 pub fn tool(indexes: Option<Arc<ResidentIndexes>>) -> Arc<dyn Tool> {
-    Arc::new(SearchTool { spec: spec(), indexes })
+    Arc::new(SearchTool { indexes })
 }
 
 /// What is searched for.
@@ -123,6 +122,8 @@ struct Request {
     context: Option<usize>,
 }
 
+static SPEC: FixedSpec = FixedSpec::new(spec);
+
 fn spec() -> ToolSpec {
     ToolSpec {
         name: ToolName::new("search"),
@@ -181,7 +182,11 @@ fn spec() -> ToolSpec {
 
 impl Tool for SearchTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, arguments: &Value) -> Capabilities {

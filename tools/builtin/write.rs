@@ -18,20 +18,18 @@ use crate::declaration::{Capabilities, OutputKind};
 use crate::ids::ToolName;
 use crate::outcome::{ToolErrorKind, ToolOutcome};
 use crate::text::{DecodedText, Encoding, TextError};
-use crate::tool::{Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
+use crate::tool::{FixedSpec, Lane, Needs, Subject, Tool, ToolFuture, ToolSpec};
 use crate::workspace_path::PATH_BYTES_MAX;
 
 /// The byte-order mark, as a character.
 const MARK: char = '\u{feff}';
 
 /// The tool.
-pub struct WriteTool {
-    spec: ToolSpec,
-}
+pub struct WriteTool;
 
 /// The tool, ready to register.
 pub fn tool() -> Arc<dyn Tool> {
-    Arc::new(WriteTool { spec: spec() })
+    Arc::new(WriteTool)
 }
 
 #[derive(Deserialize)]
@@ -50,6 +48,8 @@ enum Mode {
     Overwrite,
     Append,
 }
+
+static SPEC: FixedSpec = FixedSpec::new(spec);
 
 fn spec() -> ToolSpec {
     ToolSpec {
@@ -89,7 +89,11 @@ fn spec() -> ToolSpec {
 
 impl Tool for WriteTool {
     fn spec(&self) -> &ToolSpec {
-        &self.spec
+        SPEC.get()
+    }
+
+    fn fixed(&self) -> Option<&'static FixedSpec> {
+        Some(&SPEC)
     }
 
     fn capabilities(&self, arguments: &Value) -> Capabilities {

@@ -6,6 +6,8 @@ use std::cell::RefCell;
 const BLOCK_BYTES: usize = 1024;
 /// Bytes of a number.
 const NUMBER_BYTES: usize = 16;
+/// Length of an id as text, in bytes.
+pub const HEX_ID_BYTES: usize = 2 * NUMBER_BYTES;
 
 /// A source of random numbers.
 pub trait Entropy: Send + Sync {
@@ -57,14 +59,38 @@ fn fill(bytes: &mut [u8]) {
 
 /// A random id as 32 hex digits.
 pub fn hex_id(entropy: &dyn Entropy) -> String {
-    format!("{:032x}", entropy.random_u128())
+    let mut text = String::with_capacity(HEX_ID_BYTES);
+    push_hex_id(&mut text, entropy);
+    text
+}
+
+/// Adds a random id as 32 hex digits; without formatting, for every call has one.
+pub fn push_hex_id(text: &mut String, entropy: &dyn Entropy) {
+    let number = entropy.random_u128();
+    let digit = |at: usize| char::from_digit((number >> (4 * at)) as u32 & 15, 16).unwrap_or_default();
+    text.extend((0..HEX_ID_BYTES).rev().map(digit));
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{Entropy as _, SystemEntropy};
+    use super::{Entropy, SystemEntropy, hex_id};
+
+    struct Fixed(u128);
+
+    impl Entropy for Fixed {
+        fn random_u128(&self) -> u128 {
+            self.0
+        }
+    }
+
+    #[test]
+    fn ids_are_spelled_as_if_formatted() {
+        for number in [0, 1, 0xabc, u128::MAX, u128::MAX / 7, 1 << 127] {
+            assert_eq!(hex_id(&Fixed(number)), format!("{number:032x}"));
+        }
+    }
 
     #[test]
     fn numbers_of_all_threads_differ() {

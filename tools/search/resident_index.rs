@@ -333,10 +333,38 @@ impl ResidentIndexes {
         drop(roots);
         all.values().for_each(|(_, index)| index.close());
     }
+
+    /// As [`Self::close`], where there is no thread to wait for; whether that was so.
+    pub fn close_when_idle(&self) -> bool {
+        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_idle = roots.by_path.is_empty();
+        roots.closed |= is_idle;
+        is_idle
+    }
 }
 
 impl Drop for ResidentIndexes {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ResidentIndexes;
+    use crate::workspace::local::LocalFiles;
+
+    #[test]
+    fn only_where_nothing_runs_is_closing_no_work() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = LocalFiles::open(folder.path()).unwrap().0;
+        let indexes = ResidentIndexes::new(None);
+        assert!(indexes.of(&files).is_some());
+        assert!(!indexes.close_when_idle());
+        assert!(indexes.of(&files).is_some(), "it was not closed");
+        indexes.close();
+        assert!(indexes.of(&files).is_none());
+        let idle = ResidentIndexes::new(None);
+        assert!(idle.close_when_idle() && idle.of(&files).is_none());
     }
 }

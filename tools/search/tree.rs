@@ -587,6 +587,22 @@ mod tests {
         assert_eq!(over.counts(), walk.counts(), "{start} {below:?}");
     }
 
+    // Found while the simulation was given reads that fail: rules that could not be read for a moment were taken for none, and
+    // nobody tells when the moment has passed.
+    #[test]
+    fn what_cannot_be_read_for_now_is_not_guessed() {
+        for path in [".gitignore", "sub/.ignore", "repo/.git/info/exclude"] {
+            let twin = TreeTwin::of(&[("a.log", ""), ("sub/b.log", ""), ("repo/.git/HEAD", "")]);
+            twin.refuse_with(path, std::io::ErrorKind::Other);
+            let error = Tree::build(&mut Unwatched(twin.clone())).err();
+            assert!(matches!(error, Some(TreeError::Rules { .. })), "{path}: {error:?}");
+            // Whoever lets it be read changes its rights, and that is told.
+            twin.refuse(path);
+            let tree = Tree::build(&mut Unwatched(twin.clone())).unwrap();
+            agree(&tree, &twin, ".", None);
+        }
+    }
+
     #[test]
     fn a_tree_yields_what_a_walk_yields() {
         let twin = TreeTwin::of(&[

@@ -3,7 +3,7 @@
 //! It is a workspace in memory that can do besides what a real folder cannot be made to do on demand: refuse one file, and
 //! call back when a file is opened.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +27,7 @@ pub(crate) struct TreeTwin {
 /// What is no plain file, although a file stands in its place.
 #[derive(Default)]
 struct Odd {
-    refused: BTreeSet<WorkspacePath>,
+    refused: BTreeMap<WorkspacePath, io::ErrorKind>,
     links: BTreeMap<WorkspacePath, WorkspacePath>,
 }
 
@@ -47,10 +47,15 @@ impl TreeTwin {
         self.files.replace(&at(path), &replacement).unwrap();
     }
 
-    /// Makes a file that cannot be opened.
+    /// Makes a file that this user may not open.
     pub(crate) fn refuse(&self, path: &str) {
+        self.refuse_with(path, io::ErrorKind::PermissionDenied);
+    }
+
+    /// Makes a file that cannot be opened, with what the system says.
+    pub(crate) fn refuse_with(&self, path: &str, kind: io::ErrorKind) {
         self.put(path, b"?");
-        self.odd.lock().unwrap().refused.insert(at(path));
+        self.odd.lock().unwrap().refused.insert(at(path), kind);
     }
 
     /// Makes a link.
@@ -87,9 +92,9 @@ impl Files for TreeTwin {
         if let Some(call) = &self.on_open {
             call(path);
         }
-        if self.odd.lock().unwrap().refused.contains(path) {
-            let source = io::Error::from(io::ErrorKind::PermissionDenied);
-            return Err(FileError::Io { op: "open", path: path.to_string(), source });
+        let refused = self.odd.lock().unwrap().refused.get(path).copied();
+        if let Some(kind) = refused {
+            return Err(FileError::Io { op: "open", path: path.to_string(), source: kind.into() });
         }
         match self.link_at(path) {
             Some(to) => self.open(&to),

@@ -78,6 +78,15 @@ impl Beneath {
         self.walk_plain(path, flags)
     }
 
+    /// Whether a path is one name, and a regular file has it at this moment. Of longer paths nothing is said: a link
+    /// above the last name would be followed by such a look, wherever it leads.
+    pub(super) fn is_regular_name(&self, path: &WorkspacePath) -> bool {
+        let mut names = path.names();
+        let (Some(name), None) = (names.next(), names.next()) else { return false };
+        let look = rustix::fs::statat(&self.root, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT);
+        look.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+    }
+
     /// [`Self::open_plain`] by one `openat` a name.
     fn walk_plain(&self, path: &WorkspacePath, flags: OFlags) -> Result<OwnedFd, Errno> {
         let mut names = path.names().peekable();

@@ -199,6 +199,12 @@ impl Files for LocalFiles {
 
     fn open(&self, path: &WorkspacePath) -> Result<Box<dyn OpenFile>, FileError> {
         let fail = |errno| self.beneath.error("open", path, errno);
+        // One look in the place of three calls; whatever else it is, or becomes meanwhile, is decided below.
+        if self.beneath.is_regular_name(path)
+            && let Ok(Some((file, _))) = self.open_regular(path)
+        {
+            return Ok(Box::new(file));
+        }
         for _ in 0..RACES_MAX {
             // Opening a pipe or a device for real can wake or end what waits at its other side.
             let (plain, probe) = self.beneath.open("open", path, OFlags::PATH)?;

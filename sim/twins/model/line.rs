@@ -36,6 +36,8 @@ const PAUSE: Duration = Duration::from_secs(300);
 pub(super) struct Line {
     pub(super) fate: Fate,
     pub(super) faulty: bool,
+    /// Whether it is only cut, of all that may happen.
+    pub(super) only_cuts: bool,
     pub(super) paced: bool,
     pub(super) wire: Wire,
     pub(super) sent: ModelTurn,
@@ -80,6 +82,9 @@ const FAULTS: [Fault; 12] = [
 /// How many of them there are where a stream is not paced.
 const PLAIN_FAULTS: usize = 9;
 
+/// How many of them are cuts; those come first.
+const CUTS: usize = 2;
+
 impl fmt::Debug for Line {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Line({:?})", self.wire)
@@ -91,7 +96,11 @@ type Step = Result<Bytes, HttpError>;
 
 impl Line {
     fn fault(&self) -> Option<Fault> {
-        let kinds = if self.paced { FAULTS.len() } else { PLAIN_FAULTS };
+        let kinds = match (self.only_cuts, self.paced) {
+            (true, _) => CUTS,
+            (false, true) => FAULTS.len(),
+            (false, false) => PLAIN_FAULTS,
+        };
         let kinds = u32::try_from(kinds).unwrap_or(u32::MAX);
         let fault = if self.faulty { FAULTS.get(self.fate.rare(kinds)? as usize).copied() } else { None };
         if fault.is_some() {

@@ -17,6 +17,22 @@ pub(super) fn aged(bytes: &[u8], version: u32) -> Option<Vec<u8>> {
     let head = bytes.get(FIXED_BYTES..FIXED_BYTES.checked_add(head_bytes)?)?;
     let mut body: Value = serde_json::from_slice(bytes.get(FIXED_BYTES + head_bytes..)?).ok()?;
     let state = body.as_object_mut()?;
+    if version < 5 {
+        // Version 4 counted no child runs, and not what they used.
+        let runs = state.remove("child_runs")?;
+        let known = state.get("children")?.as_object()?.len();
+        let used = state.remove("children_used")?;
+        if runs.as_u64() != u64::try_from(known).ok() || used.as_object()?.values().any(|used| used != 0) {
+            return None;
+        }
+    }
+    if version < 4 {
+        // Version 3 knew of no tasks in the background.
+        let reports = state.remove("task_reports")?;
+        if reports.as_array().is_none_or(|reports| !reports.is_empty()) {
+            return None;
+        }
+    }
     if version < 3 {
         // Version 2 knew of no verification.
         let reports = state.remove("verification_reports")?;
@@ -60,7 +76,7 @@ mod tests {
     fn an_aged_snapshot_comes_to_the_same_state() {
         let state = State::default();
         let bytes = encode(&"s".into(), &state, 1).unwrap();
-        for version in [1, 2, 3] {
+        for version in [1, 2, 3, 4] {
             let old = aged(&bytes, version).unwrap();
             let read = Snapshot::read(old, &"s".into()).unwrap();
             assert_eq!(read.state().unwrap(), state, "version {version}");

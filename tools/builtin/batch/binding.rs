@@ -18,7 +18,7 @@ pub const REFERENCES_MAX: usize = 64;
 /// Longest reference, in bytes.
 pub const REFERENCE_BYTES_MAX: usize = 1024;
 /// The key that makes an object a reference.
-const REFERENCE_KEY: &str = "$ref";
+pub(crate) const REFERENCE_KEY: &str = "$ref";
 
 /// A call that others may refer to, as it stands when a step begins.
 #[derive(Debug, Clone, Copy)]

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::binding::unbindable;
 use crate::cancellation::CancelReason;
-use crate::canonical_json::json_bytes;
+use crate::canonical_json::{fields_bytes, text_bytes, value_bytes};
 use crate::outcome::{ToolErrorKind, ToolOutcome, Trust};
 
 /// Largest metadata of one call that is repeated as it is, in bytes of its JSON text.
@@ -178,17 +178,17 @@ fn binding_errors(calls: &[Ended<'_>]) -> Value {
 
 /// Metadata as it is when it is small; else its small entries, first come first kept.
 pub(in crate::builtin) fn compacted(metadata: Map<String, Value>) -> Value {
-    let original_bytes = json_bytes(&metadata);
+    let original_bytes = fields_bytes(&metadata);
     if original_bytes <= CHILD_METADATA_BYTES_MAX {
         return Value::Object(metadata);
     }
     let mut kept = Map::new();
     kept.insert("truncated".into(), json!(true));
     kept.insert("original_bytes".into(), json!(original_bytes));
-    let mut bytes = json_bytes(&kept);
+    let mut bytes = fields_bytes(&kept);
     for (key, value) in metadata {
         // With its quotes, colon and comma.
-        let entry_bytes = json_bytes(&key) + json_bytes(&value) + 2;
+        let entry_bytes = text_bytes(&key) + value_bytes(&value) + 2;
         let room = bytes + entry_bytes <= CHILD_METADATA_BYTES_MAX;
         if entry_bytes <= KEPT_ENTRY_BYTES_MAX && room && !kept.contains_key(&key) {
             bytes += entry_bytes;

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::builtin::batch::binding::REFERENCE_KEY;
 use crate::context::Invoke;
 
 /// Never callable from a script.
@@ -43,6 +44,11 @@ pub(crate) enum NotAllowed {
     /// Several tasks at once.
     #[error("a script starts one task a call; make several calls, and await them together with Promise.all")]
     ManyTasks,
+    /// Tasks that nobody can count before another call has run.
+    #[error(
+        "the tasks of a batch stand in the batch itself; a reference may stand for a part of one task, not for tasks"
+    )]
+    TasksByReference,
 }
 
 fn advice(allowed: &str) -> String {
@@ -107,23 +113,37 @@ impl Allowance {
             return Err(NotAllowed::Tool { tool: tool.to_owned(), allowed });
         }
         match tool {
-            "task" if arguments.get("tasks").and_then(Value::as_array).is_some_and(|tasks| tasks.len() > 1) => {
-                Err(NotAllowed::ManyTasks)
-            }
-            "batch" => {
-                let calls = arguments.get("invocations").and_then(Value::as_array).into_iter().flatten();
-                for call in calls {
-                    let inner = call.get("tool").and_then(Value::as_str).unwrap_or_default();
-                    // A batch in a batch is refused by the route; it is not followed any deeper here.
-                    if inner != "batch" {
-                        self.check(inner, call.get("args").unwrap_or(&Value::Null))?;
-                    }
-                }
-                Ok(())
-            }
+            "task" if task_count(arguments) > 1 => Err(NotAllowed::ManyTasks),
+            "batch" => self.check_batch(arguments),
             _ => Ok(()),
         }
     }
+
+    fn check_batch(&self, arguments: &Value) -> Result<(), NotAllowed> {
+        let calls = arguments.get("invocations").and_then(Value::as_array).into_iter().flatten();
+        let mut tasks = 0;
+        for call in calls {
+            let inner = call.get("tool").and_then(Value::as_str).unwrap_or_default();
+            let given = call.get("args").unwrap_or(&Value::Null);
+            // A batch in a batch is refused by the route; it is not followed any deeper here.
+            if inner != "batch" {
+                self.check(inner, given)?;
+            }
+            if inner == "task" {
+                let list = given.get("tasks").unwrap_or(given);
+                if list.get(REFERENCE_KEY).is_some() || given.get(REFERENCE_KEY).is_some() {
+                    return Err(NotAllowed::TasksByReference);
+                }
+                tasks += task_count(given);
+            }
+        }
+        if tasks > 1 { Err(NotAllowed::ManyTasks) } else { Ok(()) }
+    }
+}
+
+/// How many tasks a call of `task` asks for.
+fn task_count(arguments: &Value) -> usize {
+    arguments.get("tasks").and_then(Value::as_array).map_or(1, Vec::len)
 }
 
 #[cfg(test)]
@@ -190,5 +210,17 @@ mod tests {
         assert!(few.check("batch", &batch("program")).is_err());
         assert!(few.check("task", &json!({"tasks": [{}]})).is_ok());
         assert_eq!(few.check("task", &json!({"tasks": [{}, {}]})), Err(NotAllowed::ManyTasks));
+        // Found in a review: a batch started as many as it liked, one by one or out of another call's result.
+        let of_tasks = |args: &[Value]| {
+            let calls = args.iter().map(|args| json!({"tool": "task", "args": args}));
+            few.check("batch", &json!({"invocations": calls.collect::<Vec<_>>()}))
+        };
+        let one = json!({"agent": "general", "description": "d", "prompt": {"$ref": "a.output"}});
+        assert_eq!(of_tasks(std::slice::from_ref(&one)), Ok(()));
+        assert_eq!(of_tasks(&[json!({"tasks": [one, one]})]), Err(NotAllowed::ManyTasks));
+        assert_eq!(of_tasks(&[one.clone(), one.clone()]), Err(NotAllowed::ManyTasks));
+        for hidden in [json!({"tasks": {"$ref": "a.metadata.tasks"}}), json!({"$ref": "a.metadata"})] {
+            assert_eq!(of_tasks(&[hidden]), Err(NotAllowed::TasksByReference));
+        }
     }
 }

@@ -27,6 +27,8 @@ const NUMBER_DIGITS_MAX: usize = 20;
 const BINARY_PROBE_BYTES: usize = 8 * 1024;
 /// Up to this size a file gets room for its text at once.
 const EXPECTED_BYTES_MAX: usize = 64 * 1024;
+/// How much is looked at together for what makes lines plain, in bytes.
+const BLOCK_BYTES: usize = 16 * 1024;
 /// Most numbers of cut lines that are remembered.
 const CUT_LINES_MAX: usize = 32;
 
@@ -303,9 +305,14 @@ impl Scan {
                 }
                 return;
             }
+            let plain_bytes = if self.open { 0 } else { self.show_plain_lines(rest) };
+            if plain_bytes > 0 {
+                rest = &rest[plain_bytes..];
+                continue;
+            }
             match memchr::memchr(b'\n', rest) {
                 Some(end) if !self.open => {
-                    // The usual case, a line within one chunk, is copied once.
+                    // A line within one chunk is copied once.
                     let line = &rest[..end];
                     self.look_for_nul(line);
                     self.show_line(line, end as u64, line.last() == Some(&b'\r'));
@@ -322,6 +329,31 @@ impl Scan {
                 }
             }
         }
+    }
+
+    /// Shows the whole lines at the start of `rest` that are plain, which most are: of well-formed text without a NUL,
+    /// not too long, with room for them. Returns how many bytes they have; 0 when the next line is to be taken by itself.
+    fn show_plain_lines(&mut self, rest: &[u8]) -> usize {
+        let block = &rest[..rest.len().min(BLOCK_BYTES)];
+        let text = std::str::from_utf8(block).or_else(|error| std::str::from_utf8(&block[..error.valid_up_to()]));
+        let text = text.unwrap_or_default();
+        let text = &text[..memchr::memchr(0, text.as_bytes()).unwrap_or(text.len())];
+        let mut from = 0;
+        for end in memchr::memchr_iter(b'\n', text.as_bytes()) {
+            let line = &text[from..end];
+            let line = line.strip_suffix('\r').unwrap_or(line);
+            let fits = self.text.len() + NUMBER_DIGITS_MAX + line.len() + 2 <= self.wanted.text_bytes_max;
+            if line.len() > LINE_BYTES_MAX || !fits || self.is_done() {
+                break;
+            }
+            push_number(&mut self.text, self.line + 1);
+            self.text.push_str(line);
+            self.text.push('\n');
+            self.ends.push(self.text.len());
+            self.line += 1;
+            from = end + 1;
+        }
+        from
     }
 
     /// Counts lines of `rest` up to the window; returns what is behind them.

@@ -23,6 +23,9 @@ use crate::ids::TaskId;
 /// How often the side that works says so.
 const ALIVE_EVERY: Duration = Duration::from_secs(2);
 
+/// The pause before the next connection is accepted while there is no room for one.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
 /// How long the side that asks waits for whatever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketTimes {
@@ -158,12 +161,12 @@ impl DispatchListener {
         Ok(Self { listener: UnixListener::bind(path)?, path: path.to_owned() })
     }
 
-    /// The next connection; its contract is still to be read.
+    /// The next connection; its contract is still to be read. While the system has no room for one, it waits.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says, when that does not pass.
     pub async fn next(&self) -> io::Result<Incoming> {
-        let (from, to) = self.listener.accept().await?.0.into_split();
+        let (from, to) = accepted(|| self.listener.accept()).await?.0.into_split();
         Ok(Incoming { from: Lines::new(from), to })
     }
 }
@@ -173,6 +176,25 @@ impl Drop for DispatchListener {
     fn drop(&mut self) {
         // Gone already is as good.
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Accepts until that works, or fails for good: a lack of descriptors or memory passes, and who hung up is nobody's fault.
+async fn accepted<T, F: Future<Output = io::Result<T>>>(mut accept: impl FnMut() -> F) -> io::Result<T> {
+    use rustix::io::Errno;
+    loop {
+        let error = match accept().await {
+            Ok(accepted) => return Ok(accepted),
+            Err(error) => error,
+        };
+        match Errno::from_io_error(&error) {
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                tracing::warn!(%error, "no child run can be taken for now");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+            Some(Errno::CONNABORTED | Errno::INTR) => {}
+            _ => return Err(error),
+        }
     }
 }
 
@@ -321,7 +343,7 @@ mod tests {
         CONTRACT_VERSION, ChildAnswer, ChildContract, ContractAgent, ContractBudget, ContractUse, Dispatch as _,
         DispatchError,
     };
-    use super::{DispatchListener, SocketDispatch, SocketTimes};
+    use super::{DispatchListener, SocketDispatch, SocketTimes, accepted};
     use crate::cancellation::{CancelReason, Cancellation};
 
     fn contract() -> ChildContract {
@@ -477,5 +499,19 @@ mod tests {
         let line = vec![b'x'; super::CONTRACT_BYTES_MAX + 10];
         let read = super::Lines::new(&line[..]).next::<String>().await;
         assert!(matches!(read, Err(DispatchError::Malformed { .. })), "{read:?}");
+    }
+
+    // Found in a review: a host that had no descriptor left for a moment took no child runs any more.
+    #[tokio::test(start_paused = true)]
+    async fn what_passes_does_not_end_a_listener() {
+        use rustix::io::Errno;
+        let from = |errnos: Vec<Errno>| {
+            let mut errnos = errnos.into_iter();
+            move || std::future::ready(errnos.next().map_or(Ok("taken"), |errno| Err(std::io::Error::from(errno))))
+        };
+        let passing = vec![Errno::MFILE, Errno::CONNABORTED, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::INTR];
+        assert_eq!(accepted(from(passing)).await.unwrap(), "taken");
+        let error = accepted(from(vec![Errno::MFILE, Errno::BADF])).await.unwrap_err();
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::BADF));
     }
 }

@@ -28,6 +28,7 @@ mod fork;
 pub mod guarded;
 mod handle;
 mod keeper;
+pub mod last_resort;
 mod launch;
 mod namespace;
 mod offspring;

@@ -28,6 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use super::ARGUMENT;
 use super::cgroup::{CgroupParent, leaf_name};
+use super::last_resort::{self, Attended};
 use super::seat::DESCRIPTORS_MAX;
 use super::wire::{Fault, Report, VERSION, to_arguments};
 use crate::effects::processes::ContainmentLevel;
@@ -84,7 +85,7 @@ pub(super) struct Handed {
     /// The lease, whose end ends the command; orders go this way, and the warden's pid comes back before it starts
     /// anything. It stands apart from the reports, and unknown to tokio, because nobody needs to wake up for it.
     lease: BlockingStream,
-    warden: Option<i32>,
+    warden: Option<(i32, Attended)>,
     keeper: Arc<Keeper>,
 }
 
@@ -173,18 +174,29 @@ impl Keeper {
         let (host, far_host) = UnixStream::pair()?;
         let far_host = far_host.into_std()?;
         far_host.set_nonblocking(false)?;
-        let mut child = Command::new(executable)
+        let mut command = Command::new(executable);
+        command
             .arg(ARGUMENT)
             .args(to_arguments(&containment))
             .env_clear()
             .current_dir("/")
             .stdin(far_calls)
             .stdout(OwnedFd::from(far_host))
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| named(executable, "cannot be started as the shim", error))?;
+            .stderr(Stdio::null());
+        let started = last_resort::start(|| {
+            let child = command.spawn()?;
+            let pid = child.id();
+            Ok((child, pid))
+        });
+        let mut child = started.map_err(|error| named(executable, "cannot be started as the shim", error))?;
+        // Its ends of the sockets.
+        drop(command);
         // It outlives its sockets a little. Where the async runtime ends first, tokio's next one reaps it.
-        tokio::spawn(async move { child.wait().await });
+        tokio::spawn(async move {
+            let pid = child.id();
+            drop(child.wait().await);
+            last_resort::keeper_ended(pid).await;
+        });
         let mut reports = Reports::from(host);
         let refused = |reason: &str| Err(io::Error::other(format!("{} {reason}", executable.display())).into());
         match timeout(READY_WAIT, reports.next()).await {
@@ -289,9 +301,10 @@ impl Handed {
         let mut pid = [0; 4];
         let read = |pid: &mut [u8]| recv(&self.lease, pid, RecvFlags::DONTWAIT).map(|(_, length)| length);
         if self.warden.is_none() && read(&mut pid) == Ok(pid.len()) {
-            self.warden = Some(i32::from_le_bytes(pid));
+            let warden = i32::from_le_bytes(pid);
+            self.warden = Some((warden, Attended::new(warden)));
         }
-        self.warden
+        self.warden.as_ref().map(|(warden, _)| *warden)
     }
 
     /// Gives an order; a warden that cannot take it is gone, which the next report tells.
@@ -315,7 +328,7 @@ impl Handed {
     }
 
     /// Has the keeper kill the warden, if it lives, and everything that was below it; the pids of what survives.
-    /// Without a keeper, what is in the warden's cgroup is killed from here.
+    /// Without a keeper, what is in the warden's cgroup is killed from here, or what has come to this process.
     ///
     /// # Errors
     /// When there is neither.
@@ -331,10 +344,13 @@ impl Handed {
         match (timeout(SWEEP_WAIT, swept).await, &self.keeper.cgroups) {
             (Ok(Ok(Some(Report::Gone { survivors, .. }))), _) => Ok(survivors),
             (_, Some(plan)) => end_cgroup(plan, warden).await,
-            _ => Err(io::Error::other(match self.keeper.level {
-                ContainmentLevel::PidNamespace => "its shim was killed as a whole, and the kernel ends what it started",
-                _ => "its shim was killed as a whole, so what it started may still run",
-            })),
+            _ => match (last_resort::end_orphans().await, self.keeper.level) {
+                (Some(survivors), _) => Ok(survivors),
+                (None, ContainmentLevel::PidNamespace) => {
+                    Err(io::Error::other("its shim was killed as a whole, and the kernel ends what it started"))
+                }
+                (None, _) => Err(io::Error::other("its shim was killed as a whole, so what it started may still run")),
+            },
         }
     }
 }
