@@ -24,6 +24,10 @@ pub(super) struct ResponsesDecoder {
     /// How many bytes of each call's arguments were shown.
     shown: BTreeMap<u64, usize>,
     ended: bool,
+    /// The number of the last event, where the provider gives some.
+    number: Option<u64>,
+    /// Whether its numbers go up: only then says the same one again that an event came twice.
+    counts: bool,
 }
 
 /// An item while it arrives.
@@ -45,6 +49,8 @@ struct Item {
 struct Event<'a> {
     #[serde(borrow, rename = "type")]
     kind: Cow<'a, str>,
+    #[serde(default)]
+    sequence_number: Option<Value>,
     #[serde(default)]
     output_index: Option<u64>,
     #[serde(default)]
@@ -73,6 +79,9 @@ impl Decoder for ResponsesDecoder {
             return Ok(Progress::Done);
         }
         let Some(event) = event_json::<Event<'_>>(event)? else { return Ok(Progress::Open) };
+        if self.came_before(&event) {
+            return Ok(Progress::Open);
+        }
         match event.kind.as_ref() {
             "response.output_text.delta" | "response.refusal.delta" => {
                 let text = event.delta.as_deref().unwrap_or("");
@@ -138,6 +147,15 @@ pub(super) fn whole(body: &Value, sink: &dyn TurnSink) -> Result<ModelTurn, Mode
 }
 
 impl ResponsesDecoder {
+    /// Whether an event is the last one again. What it says would be shown twice, and the whole answer has it once.
+    fn came_before(&mut self, event: &Event<'_>) -> bool {
+        let Some(number) = event.sequence_number.as_ref().and_then(Value::as_u64) else { return false };
+        let last = self.number.replace(number);
+        let is_again = self.counts && last == Some(number);
+        self.counts |= last.is_some_and(|last| number > last);
+        is_again
+    }
+
     /// Where the item stands that a piece belongs to: by its place, or by its id where the place is missing, or the
     /// last one.
     fn place(&self, event: &Event<'_>) -> u64 {
@@ -329,6 +347,7 @@ impl Event<'_> {
     fn nothing() -> Self {
         Self {
             kind: Cow::Borrowed(""),
+            sequence_number: None,
             output_index: None,
             item_id: None,
             delta: None,

@@ -8,7 +8,7 @@ use crate::models::sse::SseEvent;
 use crate::models::turn_options::{OutputShape, ToolChoice, TurnOptions};
 use crate::models::wire::{Protocol as _, WireSettings};
 use crate::models::{
-    CallArguments, Message, ModelCall, ModelRequest, ModelTurn, NoSink, Replay, StopReason, ToolResult,
+    CallArguments, Message, ModelCall, ModelRequest, ModelTurn, NoSink, Replay, StopReason, ToolResult, TurnSink,
 };
 
 fn body(messages: Vec<Message>, options: TurnOptions) -> Value {
@@ -155,4 +155,36 @@ fn an_answer_that_is_incomplete_and_does_not_say_why_is_a_cut() {
     }
     let odd = whole(&body(json!({"reason": "tired"}))).unwrap_err();
     assert!(odd.to_string().contains("tired"), "{odd}");
+}
+
+#[test]
+fn an_event_that_comes_twice_is_shown_once_where_events_are_counted() {
+    let whole =
+        |text: &str| json!([{"type": "message", "id": "m", "content": [{"type": "output_text", "text": text}]}]);
+    let shown = |numbers: [u64; 4], text: &str| {
+        let delta = |number: u64, text: &str| json!({"type": "response.output_text.delta", "sequence_number": number, "output_index": 0, "delta": text});
+        let created = json!({"type": "response.created", "sequence_number": numbers[0], "response": {}});
+        let deltas = [delta(numbers[1], "a"), delta(numbers[2], "5"), delta(numbers[3], "5")];
+        let shown = Shown::default();
+        let mut decoder = OpenAiResponses.decoder();
+        for event in [created].into_iter().chain(deltas).chain([completed(whole(text))]) {
+            decoder.event(&SseEvent { kind: "".into(), data: event.to_string().into() }, &shown).unwrap();
+        }
+        let turn = decoder.finish().unwrap();
+        assert_eq!(turn.text, shown.0.into_inner().unwrap(), "{numbers:?}");
+        turn.text
+    };
+    assert_eq!(shown([0, 1, 2, 2], "a5"), "a5", "the same number: the same event");
+    // Case C128: equal pieces are pieces.
+    assert_eq!(shown([0, 1, 2, 3], "a55"), "a55");
+    assert_eq!(shown([0, 0, 0, 0], "a55"), "a55", "a server that does not count");
+}
+
+#[derive(Default)]
+struct Shown(std::sync::Mutex<String>);
+
+impl TurnSink for Shown {
+    fn text_delta(&self, text: &str) {
+        self.0.lock().unwrap().push_str(text);
+    }
 }
