@@ -857,7 +857,12 @@ impl SessionBuilder {
     ///
     /// # Errors
     /// [`BuildError`].
-    pub async fn open(mut self) -> Result<Session, BuildError> {
+    pub async fn open(self) -> Result<Session, BuildError> {
+        // Some ten kilobytes while it is under way, which its caller need not hold.
+        Box::pin(self.opened()).await
+    }
+
+    async fn opened(mut self) -> Result<Session, BuildError> {
         let parts = Arc::clone(&self.runtime.parts);
         self.processes = self.limited(&parts).await?;
         let kernel = Arc::clone(&parts.kernel);
