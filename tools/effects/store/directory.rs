@@ -402,7 +402,11 @@ impl DirectoryStore {
             return Vec::new();
         }
         // Without a commit log, each for itself.
-        let each = sessions.iter_mut().map(|(fact, held)| (fact.session.clone(), self.sync_log(held)));
+        let each = sessions.iter_mut().map(|(fact, held)| {
+            // What is refused is not to be written later.
+            let synced = self.sync_log(held).inspect_err(|_| held.unwritten.clear());
+            (fact.session.clone(), synced)
+        });
         each.filter_map(|(session, synced)| Some((session, synced.err()?))).collect()
     }
 
