@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// The mounts, and what they stand on.
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 26] = [
     "budget",
     "lease",
     "millisecond",
@@ -29,10 +29,19 @@ const MODULES: [&str; 17] = [
     "confirmations",
     "journal",
     "node",
+    "fan_out",
+    "members",
+    "fact_log",
+    "restart_intensity",
+    "child",
+    "supervision_report",
+    "supervision",
+    "nursery",
+    "supervisor",
 ];
 
 /// What can be planted: out of which module, and what stands for what while it is. Each needs an order in which it shows.
-const PLANTED: [(&str, &str, &str, &str); 5] = [
+const PLANTED: [(&str, &str, &str, &str); 10] = [
     // A permit that was taken in passing comes home to a line, and nobody is told.
     (
         "home-untold",
@@ -74,6 +83,44 @@ const PLANTED: [(&str, &str, &str, &str); 5] = [
          told.of(Ok(state.machine.sequence + 1));\n                drop(state.append(event));\n            }\n            \
          JournalMessage::Append(event, told, _ticket) => told.of(state.append(event)),",
     ),
+    // Is done when it ends early, whoever still runs.
+    (
+        "done-before-members",
+        "fan_out",
+        "if self.running == 0 {",
+        "if self.running == 0 || (self.ended_early.is_some() && crate::planted::is(\"done-before-members\")) {",
+    ),
+    // Hands the store a batch while another one is under way.
+    (
+        "two-batches",
+        "fact_log",
+        "if self.under_way || self.waiting.is_empty() {",
+        "if (self.under_way && !crate::planted::is(\"two-batches\")) || self.waiting.is_empty() {",
+    ),
+    // Answers a mark as soon as nothing waits, although a batch is under way.
+    (
+        "marked-early",
+        "fact_log",
+        "FactLogMessage::Mark(waiter) => {",
+        "FactLogMessage::Mark(waiter)\n                if crate::planted::is(\"marked-early\") \
+         && state.machine.waiting.is_empty() =>\n            {\n                drop(waiter.send(Ok(())));\n            }\n            \
+         FactLogMessage::Mark(waiter) => {",
+    ),
+    // Does not count a restart that comes while another one is under way.
+    (
+        "restart-uncounted",
+        "supervision",
+        "if !self.window.admit(now) {",
+        "if !(crate::planted::is(\"restart-uncounted\") && self.incarnations > 3) && !self.window.admit(now) {",
+    ),
+    // Stops the children in the order in which they were started.
+    (
+        "stopped-in-order",
+        "supervision",
+        "self.children.iter().rev().partition(|child| matches!(child.life, Life::Stopping(..)));",
+        "self.children.iter().rev().partition(|child| {\n                matches!(child.life, Life::Stopping(..)) \
+         || (crate::planted::is(\"stopped-in-order\") && child.terms.id.as_str() == \"first\")\n            });",
+    ),
 ];
 
 /// In every module: what stands for what.
@@ -88,11 +135,20 @@ const EVERYWHERE: [(&str, &str); 6] = [
 ];
 
 /// In one module.
-const SOMEWHERE: [(&str, &str, &str); 3] = [
+const SOMEWHERE: [(&str, &str, &str); 7] = [
     // ractor's handle of a timer ends it by itself, without a second handle for that.
     ("confirmations", "use tokio::task::AbortHandle;", "use ractor::concurrency::JoinHandle;"),
     ("confirmations", "task: AbortHandle,", "task: JoinHandle<Result<(), ractor::MessagingErr<ConfirmationMessage>>>,"),
     ("confirmations", "task: task.abort_handle()", "task"),
+    ("nursery", "use tokio::task::AbortHandle;\n", ""),
+    ("nursery", "struct Timer(AbortHandle);", "struct Timer(Option<Box<dyn FnOnce() + Send>>);"),
+    (
+        "nursery",
+        "let timer = Timer(self.supervisor.send_after(after, wake).abort_handle());",
+        "let mut timed = self.supervisor.send_after(after, wake);\n                \
+         let timer = Timer(Some(Box::new(move || timed.abort())));",
+    ),
+    ("nursery", "        self.0.abort();\n", "        self.0.take().into_iter().for_each(|abort| abort());\n"),
 ];
 
 /// The children of `node`: their locks are shuttle's.

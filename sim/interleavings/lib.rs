@@ -1,4 +1,5 @@
-//! The shipped mounts of lanes, ledger, tree, confirmations and journal, on shuttle's scheduler.
+//! The shipped mounts of lanes, ledger, tree, confirmations, journal, fact log, fan-outs and supervisors, on shuttle's
+//! scheduler.
 //!
 //! Their files are those of `actors/`, as `build.rs` writes them down again; ractor and tokio's channels are the real
 //! ones. What runs next is chosen wherever a task waits, before every message and every answer is sent, and at every
@@ -115,4 +116,41 @@ pub mod journal {
 /// As shipped.
 pub mod node {
     include!(concat!(env!("OUT_DIR"), "/node.rs"));
+}
+/// As shipped.
+pub mod fan_out {
+    include!(concat!(env!("OUT_DIR"), "/fan_out.rs"));
+}
+/// As shipped.
+pub mod members {
+    include!(concat!(env!("OUT_DIR"), "/members.rs"));
+}
+/// As shipped.
+pub mod fact_log {
+    include!(concat!(env!("OUT_DIR"), "/fact_log.rs"));
+}
+/// As shipped.
+pub mod restart_intensity {
+    include!(concat!(env!("OUT_DIR"), "/restart_intensity.rs"));
+}
+/// As shipped.
+pub mod child {
+    include!(concat!(env!("OUT_DIR"), "/child.rs"));
+}
+/// As shipped.
+pub mod supervision_report {
+    include!(concat!(env!("OUT_DIR"), "/supervision_report.rs"));
+}
+/// As shipped.
+pub mod supervision {
+    include!(concat!(env!("OUT_DIR"), "/supervision.rs"));
+}
+/// As shipped.
+#[expect(dead_code, reason = "the dynamic supervisor, which is not here, needs one way more")]
+pub mod nursery {
+    include!(concat!(env!("OUT_DIR"), "/nursery.rs"));
+}
+/// As shipped.
+pub mod supervisor {
+    include!(concat!(env!("OUT_DIR"), "/supervisor.rs"));
 }

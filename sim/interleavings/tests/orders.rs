@@ -10,12 +10,18 @@
 
 #[path = "stories/desk.rs"]
 mod desk;
+#[path = "stories/facts.rs"]
+mod facts;
 #[path = "stories/journal.rs"]
 mod journal;
 #[path = "stories/lane.rs"]
 mod lane;
 #[path = "stories/ledger.rs"]
 mod ledger;
+#[path = "stories/members.rs"]
+mod members;
+#[path = "stories/supervisor.rs"]
+mod supervisor;
 #[path = "stories/tree.rs"]
 mod tree;
 
@@ -42,7 +48,7 @@ const DEPTH: usize = 3;
 /// Played once for each order.
 type Story = fn();
 
-const STORIES: [(&str, Story); 7] = [
+const STORIES: [(&str, Story); 13] = [
     ("a lane of one permit under a cancel", lane::one_permit),
     ("a lane of two permits that starts again", lane::a_new_life),
     ("a ledger that four calls share", ledger::shared),
@@ -50,6 +56,12 @@ const STORIES: [(&str, Story); 7] = [
     ("a tree that is cancelled and killed while nobody waits", tree::killed_while_nobody_waits),
     ("a desk with two people and a cancel", desk::two_people),
     ("a journal of three writers and a reader", journal::three_writers),
+    ("a fact log of two writers, a mark and a cut", facts::marked_and_cut),
+    ("a fact log that starts again", facts::a_new_life),
+    ("a fan-out that is cancelled", members::cancelled),
+    ("a supervisor whose child breaks while all is shut down", supervisor::broken_while_it_shuts_down),
+    ("a supervisor whose child breaks again and again", supervisor::broken_again),
+    ("a supervisor that is shut down while one starts below", supervisor::shut_down_while_one_starts_below),
 ];
 
 fn config() -> Config {
@@ -161,6 +173,11 @@ fn what_is_planted_is_found() {
         ("born-after-cancel", tree::cancelled_while_it_grows),
         ("withdrawal-lost", desk::two_people),
         ("told-before-stored", journal::three_writers),
+        ("done-before-members", members::cancelled),
+        ("two-batches", facts::marked_and_cut),
+        ("marked-early", facts::marked_and_cut),
+        ("restart-uncounted", supervisor::broken_again),
+        ("stopped-in-order", supervisor::broken_while_it_shuts_down),
     ] {
         plant(what);
         for (kind, search) in [("at random", at_random as fn(Story, usize)), ("by priorities", by_priorities)] {
