@@ -4,29 +4,22 @@
 //! (durable before visible). A slow reader never blocks anybody: it loses the oldest events and is told how many.
 //! An invocation has exactly one ending: a second one is refused, counted and logged as the bug it is.
 //!
-//! Whoever ends a call writes its last events himself while nobody else writes and nothing waits.
-//!
 //! Holds: the next sequence number, the open invocations, the sink, the readers. Supervised by: the root, first up
 //! and last down. Restart: permanent. Mailbox bound: a handful of messages for each live invocation (deltas are
 //! paced by the tools). Reports: nothing; a failing sink is told to the readers as a fault of the journal.
 
-mod desk;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
 use thiserror::Error;
 use tokio::sync::{broadcast, oneshot};
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::ids::{InvocationId, SessionId};
 
-use self::desk::{Desk, Ticket};
 use crate::lease::Afterwards;
 use crate::retention::{Page, Retention, RetentionLimits};
 use crate::slot::Slot;
@@ -74,7 +67,7 @@ pub struct Entry<E> {
     pub event: E,
 }
 
-/// Takes entries for keeps, in order; called by one at a time, which may be the journal or whoever ends a call.
+/// Takes entries for keeps, in order; called by one journal at a time.
 pub trait JournalSink<E>: Send {
     /// Stores an entry; it is durable, as far as this sink goes, when the call returns.
     ///
@@ -167,7 +160,6 @@ pub struct JournalStatus {
 /// A way to write to and read from the journal; follows a restarted journal. Cheap to clone.
 pub struct Journal<E: JournalEvent> {
     slot: Slot<JournalMessage<E>>,
-    desk: Arc<ArcSwapOption<Desk<JournalState<E>>>>,
     /// The last number given, also by a journal that has ended.
     last_sequence: Arc<AtomicU64>,
     retains: Option<RetentionLimits>,
@@ -175,15 +167,14 @@ pub struct Journal<E: JournalEvent> {
 
 impl<E: JournalEvent> Clone for Journal<E> {
     fn clone(&self) -> Self {
-        let (desk, last_sequence) = (Arc::clone(&self.desk), Arc::clone(&self.last_sequence));
-        Self { slot: self.slot.clone(), desk, last_sequence, retains: self.retains }
+        Self { slot: self.slot.clone(), last_sequence: Arc::clone(&self.last_sequence), retains: self.retains }
     }
 }
 
 impl<E: JournalEvent> Journal<E> {
     /// A handle to a journal that [`start`] will put behind it.
     pub fn new() -> Self {
-        Self { slot: Slot::new(), desk: Arc::default(), last_sequence: Arc::default(), retains: None }
+        Self { slot: Slot::new(), last_sequence: Arc::default(), retains: None }
     }
 
     /// The same, with numbers that go on after this one.
@@ -221,12 +212,12 @@ impl<E: JournalEvent> Journal<E> {
 
     /// Writes an event without waiting: it is in the order, but perhaps not yet in the sink.
     pub fn note(&self, event: E) {
-        self.send(|ticket| JournalMessage::Append(event, Told::Nobody, ticket));
+        self.send(JournalMessage::Append(event, Told::Nobody));
     }
 
     /// As [`Self::note`], for events that follow each other without one of somebody else in between.
     pub fn note_all(&self, events: Vec<E>) {
-        self.send(|ticket| JournalMessage::AppendAll(events, Told::Nobody, ticket));
+        self.send(JournalMessage::AppendAll(events, Told::Nobody));
     }
 
     /// Writes an event, at once, and gives what waits until the sink has it: a small future, without the event.
@@ -235,7 +226,7 @@ impl<E: JournalEvent> Journal<E> {
     /// [`JournalError`].
     pub fn append(&self, event: E) -> impl Future<Output = Result<u64, JournalError>> + Send + use<E> {
         let (reply, answer) = oneshot::channel();
-        self.send(|ticket| JournalMessage::Append(event, Told::Writer(reply), ticket));
+        self.send(JournalMessage::Append(event, Told::Writer(reply)));
         stored(answer)
     }
 
@@ -246,38 +237,20 @@ impl<E: JournalEvent> Journal<E> {
     /// [`JournalError`].
     pub fn append_all(&self, events: Vec<E>) -> impl Future<Output = Result<u64, JournalError>> + Send + use<E> {
         let (reply, answer) = oneshot::channel();
-        self.send(|ticket| JournalMessage::AppendAll(events, Told::Writer(reply), ticket));
+        self.send(JournalMessage::AppendAll(events, Told::Writer(reply)));
         stored(answer)
     }
 
     /// As [`Self::note_all`]; what is to be done afterwards is done once the sink has them, or when the journal is gone.
     pub fn note_all_then(&self, events: Vec<E>, then: Afterwards) {
-        let Some(events) = self.write_here(events) else { return drop(then) };
-        if !self.send(|ticket| JournalMessage::AppendAll(events, Told::Then(then), ticket)) {
+        if !self.send(JournalMessage::AppendAll(events, Told::Then(then))) {
             tracing::warn!("events that somebody waits for are not in the journal: it is not running");
         }
     }
 
-    /// Writes events here and now, when nobody else writes and nothing waits; gives them back otherwise.
-    fn write_here(&self, events: Vec<E>) -> Option<Vec<E>> {
-        let desk = self.desk.load();
-        let (Some(desk), Ok(actor)) = (desk.as_ref(), self.slot.get()) else { return Some(events) };
-        let Some(mut books) = desk.try_sit_down() else { return Some(events) };
-        let Some(state) = books.as_mut() else { return Some(events) };
-        let written = catch_unwind(AssertUnwindSafe(|| events.into_iter().for_each(|event| drop(state.append(event)))));
-        if written.is_err() {
-            // The sink's panic is the journal's: it ends, and its supervisor starts it anew.
-            *books = None;
-            actor.kill();
-        }
-        None
-    }
-
     /// Whether there is a journal; one that is gone drops the message, and whom it was to tell with it.
-    fn send(&self, message: impl FnOnce(Ticket<JournalState<E>>) -> JournalMessage<E>) -> bool {
-        let desk = self.desk.load();
-        let (Some(desk), Ok(actor)) = (desk.as_ref(), self.slot.get()) else { return false };
-        actor.cast(message(desk.ticket())).is_ok()
+    fn send(&self, message: JournalMessage<E>) -> bool {
+        self.slot.get().is_ok_and(|actor| actor.cast(message).is_ok())
     }
 
     /// Reads from now on: everything, or one top session's events with those of its child sessions.
@@ -364,15 +337,10 @@ pub async fn start<E: JournalEvent>(
     clock: Arc<dyn Clock>,
     sink: Option<Box<dyn JournalSink<E>>>,
 ) -> Result<ActorCell, SpawnErr> {
-    if let Some(before) = journal.desk.swap(None) {
-        // Whoever still sits there writes to its end first: the numbers go on after his.
-        drop(before.sit_down().await.take());
-    }
-    let desk = Desk::new();
-    let arguments = (clock, sink, journal.clone(), Arc::clone(&desk));
-    let (actor, _) = Actor::spawn_linked(None, JournalActor(std::marker::PhantomData), arguments, supervisor).await?;
+    let (actor, _) =
+        Actor::spawn_linked(None, JournalActor(std::marker::PhantomData), (clock, sink, journal.clone()), supervisor)
+            .await?;
     let cell = actor.get_cell();
-    journal.desk.store(Some(desk));
     journal.slot.put(actor);
     Ok(cell)
 }
@@ -410,8 +378,8 @@ async fn stored(answer: oneshot::Receiver<Result<u64, JournalError>>) -> Result<
 }
 
 enum JournalMessage<E: JournalEvent> {
-    Append(E, Told, Ticket<JournalState<E>>),
-    AppendAll(Vec<E>, Told, Ticket<JournalState<E>>),
+    Append(E, Told),
+    AppendAll(Vec<E>, Told),
     Subscribe(Option<SessionId>, RpcReplyPort<broadcast::Receiver<Shared<E>>>),
     Status(RpcReplyPort<JournalStatus>),
     Page(SessionId, u64, usize, RpcReplyPort<Option<Page<Entry<E>>>>),
@@ -486,40 +454,35 @@ impl<E: JournalEvent> JournalState<E> {
     }
 }
 
-type Start<E> = (Arc<dyn Clock>, Option<Box<dyn JournalSink<E>>>, Journal<E>, Arc<Desk<JournalState<E>>>);
+type Start<E> = (Arc<dyn Clock>, Option<Box<dyn JournalSink<E>>>, Journal<E>);
 
 impl<E: JournalEvent> Actor for JournalActor<E> {
     type Msg = JournalMessage<E>;
-    type State = Arc<Desk<JournalState<E>>>;
+    type State = JournalState<E>;
     type Arguments = Start<E>;
 
     async fn pre_start(
         &self,
         _myself: ActorRef<Self::Msg>,
-        (clock, sink, journal, desk): Start<E>,
+        (clock, sink, journal): Start<E>,
     ) -> Result<Self::State, ActorProcessingErr> {
         let everyone = broadcast::Sender::new(READER_LAG_MAX);
         let Journal { last_sequence, retains, .. } = journal;
         // A journal that is started again gives no number twice.
         let machine = JournalMachine { sequence: last_sequence.load(Ordering::Relaxed), ..JournalMachine::default() };
         let retention = retains.map(Retention::new);
-        let by_session = BTreeMap::new();
-        *desk.sit_down().await =
-            Some(JournalState { machine, clock, sink, everyone, by_session, last_sequence, retention });
-        Ok(desk)
+        Ok(JournalState { machine, clock, sink, everyone, by_session: BTreeMap::new(), last_sequence, retention })
     }
 
     async fn handle(
         &self,
         _myself: ActorRef<Self::Msg>,
         message: Self::Msg,
-        desk: &mut Self::State,
+        state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let mut books = desk.sit_down().await;
-        let Some(state) = books.as_mut() else { return Ok(()) };
         match message {
-            JournalMessage::Append(event, told, _ticket) => told.of(state.append(event)),
-            JournalMessage::AppendAll(events, told, _ticket) => {
+            JournalMessage::Append(event, told) => told.of(state.append(event)),
+            JournalMessage::AppendAll(events, told) => {
                 if let Some(last) = events.into_iter().map(|event| state.append(event)).last() {
                     told.of(last);
                 }
@@ -534,12 +497,6 @@ impl<E: JournalEvent> Actor for JournalActor<E> {
                 drop(reply.send(state.retention.as_ref().and_then(|kept| kept.page(&session, after, limit))));
             }
         }
-        Ok(())
-    }
-
-    async fn post_stop(&self, _myself: ActorRef<Self::Msg>, desk: &mut Self::State) -> Result<(), ActorProcessingErr> {
-        // The desk outlives this life in the handles; the sink does not.
-        drop(desk.sit_down().await.take());
         Ok(())
     }
 
@@ -733,80 +690,6 @@ mod tests {
         shut_down(&cell);
         cell.wait(None).await.unwrap();
         assert_eq!(stored.lock().unwrap().len(), 500);
-        parent.stop(None);
-    }
-
-    /// Keeps the ids in the order in which they came; breaks down over one of them.
-    struct Names(Arc<Mutex<Vec<String>>>);
-
-    impl JournalSink<Note> for Names {
-        fn append(&mut self, entry: &Entry<Note>) -> std::io::Result<()> {
-            assert_ne!(entry.event.id.as_str(), "bad", "on purpose");
-            self.0.lock().unwrap().push(entry.event.id.to_string());
-            Ok(())
-        }
-    }
-
-    async fn named() -> (Journal<Note>, Arc<Mutex<Vec<String>>>, ActorRef<()>) {
-        let (parent, _) = Actor::spawn(None, Parent, ()).await.unwrap();
-        let (journal, names) = (Journal::new(), Arc::default());
-        let sink = Box::new(Names(Arc::clone(&names)));
-        start(&journal, parent.get_cell(), Arc::new(Jumping::default()), Some(sink)).await.unwrap();
-        (journal, names, parent)
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn whoever_writes_himself_overtakes_nothing_and_is_told_once_it_is_stored() {
-        const WRITERS: usize = 4;
-        const ROUNDS: usize = 500;
-        let (journal, names, parent) = named().await;
-        let writers = (0..WRITERS).map(|writer| {
-            let (journal, names) = (journal.clone(), Arc::clone(&names));
-            tokio::spawn(async move {
-                let note = |number: usize| note("s", &format!("{writer} {number}"), 9);
-                for round in 0..ROUNDS {
-                    let (told, hears) = oneshot::channel();
-                    journal.note(note(4 * round));
-                    journal.note_all_then(vec![note(4 * round + 1), note(4 * round + 2)], Afterwards::default());
-                    let (seen, last) = (Arc::clone(&names), format!("{writer} {}", 4 * round + 3));
-                    let then = Afterwards::call(move || {
-                        told.send(seen.lock().unwrap().contains(&last)).ok();
-                    });
-                    journal.note_all_then(vec![note(4 * round + 3)], then);
-                    assert!(hears.await.unwrap(), "told before it was stored");
-                }
-            })
-        });
-        for writer in writers.collect::<Vec<_>>() {
-            writer.await.unwrap();
-        }
-        let stored = names.lock().unwrap().clone();
-        for writer in 0..WRITERS {
-            let own = stored.iter().filter_map(|name| name.strip_prefix(&format!("{writer} ")));
-            let own: Vec<usize> = own.map(|number| number.parse().unwrap()).collect();
-            assert_eq!(own, (0..4 * ROUNDS).collect::<Vec<_>>(), "writer {writer}");
-        }
-        parent.stop(None);
-    }
-
-    #[tokio::test]
-    async fn a_sink_that_breaks_under_a_writer_ends_the_journal_and_not_the_writer() {
-        let (journal, names, _parent) = named().await;
-        let cell = journal.slot.get().unwrap().get_cell();
-        let (told, hears) = oneshot::channel();
-        let then = Afterwards::call(move || {
-            told.send(()).ok();
-        });
-        journal.note_all_then(vec![note("s", "good", 9), note("s", "bad", 9)], then);
-        hears.await.unwrap();
-        cell.wait(None).await.unwrap();
-        assert_eq!(*names.lock().unwrap(), ["good"]);
-        assert_eq!(journal.append(note("s", "later", 9)).await, Err(JournalError::NotRunning));
-        // The first parent went with its child, as ractor's do.
-        let (parent, _) = Actor::spawn(None, Parent, ()).await.unwrap();
-        let sink = Box::new(Names(Arc::clone(&names)));
-        start(&journal, parent.get_cell(), Arc::new(Jumping::default()), Some(sink)).await.unwrap();
-        assert_eq!(journal.append(note("s", "anew", 9)).await, Ok(3), "no number is given twice");
         parent.stop(None);
     }
 

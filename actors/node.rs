@@ -13,8 +13,6 @@
 //! event carries: that event is the one authority for the end of a child.
 
 mod alarm;
-mod body_task;
-mod cradle;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -22,21 +20,18 @@ use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 
 use self::alarm::{Alarm, Alarms};
-use self::body_task::BodyTask;
-use self::cradle::Cradle;
 use crate::lease::Afterwards;
 
 /// Most children that a node holds at a time; a further one is refused.
@@ -371,8 +366,6 @@ pub struct Tree {
     next_id: AtomicU64,
     live: AtomicUsize,
     alarms: Alarms,
-    /// Where its nodes run: where the first one began.
-    runtime: OnceLock<Handle>,
 }
 
 impl Tree {
@@ -403,53 +396,37 @@ pub struct NodeSpec {
 /// A way to reach a node: spawn children under it, cancel it. Cheap to clone; does not keep the node alive.
 #[derive(Clone)]
 pub struct NodeHandle {
-    actor: ActorRef<NodeMessage>,
-    shared: Arc<Shared>,
-}
-
-/// What a node and its handles share.
-struct Shared {
     id: NodeId,
     kind: NodeKind,
+    actor: ActorRef<NodeMessage>,
     tree: Arc<Tree>,
     signal: Cancellation,
-    cradle: Cradle,
-    task: BodyTask,
-}
-
-impl Shared {
-    fn of(tree: &Arc<Tree>, id: NodeId, kind: NodeKind) -> Arc<Self> {
-        let (tree, signal) = (Arc::clone(tree), Cancellation::new());
-        Arc::new(Self { id, kind, tree, signal, cradle: Cradle::default(), task: BodyTask::default() })
-    }
 }
 
 impl NodeHandle {
     /// The node's number.
     pub fn id(&self) -> NodeId {
-        self.shared.id
+        self.id
     }
 
     /// What the node stands for.
     pub fn kind(&self) -> NodeKind {
-        self.shared.kind
+        self.kind
     }
 
     /// The signal that the node's body sees.
     pub fn cancellation(&self) -> &Cancellation {
-        &self.shared.signal
+        &self.signal
     }
 
     /// Asks the node to end in order; returns at once.
     pub fn cancel(&self, reason: CancelReason) {
-        self.shared.cradle.close();
         // A node that is gone has ended already.
         drop(self.actor.cast(NodeMessage::Event(NodeEvent::Cancel(reason))));
     }
 
     /// Asks the node to end without grace; returns at once.
     pub fn kill(&self, reason: CancelReason) {
-        self.shared.cradle.close();
         drop(self.actor.cast(NodeMessage::Event(NodeEvent::Kill(reason))));
     }
 
@@ -467,10 +444,11 @@ impl NodeHandle {
         let timeout_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let node = self.actor.clone();
         let ring = move || drop(node.cast(NodeMessage::Event(NodeEvent::Timer(NodeTimer::Deadline { timeout_ms }))));
-        Limit { _alarm: self.shared.tree.alarms.set(span, ring) }
+        Limit { _alarm: self.tree.alarms.set(span, ring) }
     }
 
-    /// Spawns a child whose work is `body`; a node that is ending refuses it. Dropping the waiter cancels the child.
+    /// Spawns a child whose work is `body`. The child starts when this node has read the wish; a node that is
+    /// ending refuses it. Dropping the waiter cancels the child.
     pub fn spawn<T, F, R>(&self, spec: NodeSpec, body: F) -> Waiter<T>
     where
         T: Send + 'static,
@@ -505,26 +483,19 @@ impl NodeHandle {
         self.spawn_child(spec, start_with(body, told_when_parted), Epilogue(Some(Box::new(epilogue))))
     }
 
-    /// Begins the node's body.
-    fn begin(&self, body: Body) {
-        self.shared.task.begin(|| body(self.clone(), BodyGuard { node: self.actor.clone(), told: false }));
-    }
-
     fn spawn_child<T>(&self, spec: NodeSpec, body: Body, epilogue: Epilogue) -> Waiter<T> {
-        let id = self.shared.tree.next_id();
+        let id = self.tree.next_id();
         let (ended, waits) = oneshot::channel();
         let birth = Birth { id, spec, body, epilogue, ended };
-        if let Err(birth) = self.shared.cradle.bear(self, birth) {
-            // When the node is gone the birth is dropped with the message, and the waiter learns it.
-            drop(self.actor.cast(NodeMessage::Spawn(Box::new(birth))));
-        }
+        // When the node is gone the birth is dropped with the message, and the waiter learns it.
+        drop(self.actor.cast(NodeMessage::Spawn(Box::new(birth))));
         Waiter { id, parent: self.actor.clone(), waits, done: false, output: std::marker::PhantomData }
     }
 }
 
 impl fmt::Debug for NodeHandle {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:?} {}", self.shared.kind, self.shared.id.0)
+        write!(out, "{:?} {}", self.kind, self.id.0)
     }
 }
 
@@ -665,15 +636,14 @@ where
     R: Future<Output = ()> + Send + 'static,
 {
     let body = start_with(body, told_at_once);
-    tree.runtime.get_or_init(Handle::current);
-    let shared = Shared::of(tree, tree.next_id(), spec.kind);
-    let birth = Newborn { shared: Arc::clone(&shared), spec, body: Some(body), epilogue: Epilogue(None) };
+    let (id, signal) = (tree.next_id(), Cancellation::new());
+    let birth = Newborn { id, spec, body, epilogue: Epilogue(None), tree: Arc::clone(tree), signal: signal.clone() };
     let (actor, _) = match supervisor {
         Some(supervisor) => Actor::spawn_linked(None, NodeActor, birth, supervisor).await?,
         None => Actor::spawn(None, NodeActor, birth).await?,
     };
     let cell = actor.get_cell();
-    Ok((NodeHandle { actor, shared }, cell))
+    Ok((NodeHandle { id, kind: spec.kind, actor, tree: Arc::clone(tree), signal }, cell))
 }
 
 /// Asks the node behind an actor cell to end in order: how a supervisor shuts a top node down.
@@ -715,11 +685,12 @@ struct Birth {
 
 /// What a node's actor starts from.
 struct Newborn {
-    shared: Arc<Shared>,
+    id: NodeId,
     spec: NodeSpec,
-    /// None for one whose body is begun by whoever bears it, as soon as it lives.
-    body: Option<Body>,
+    body: Body,
     epilogue: Epilogue,
+    tree: Arc<Tree>,
+    signal: Cancellation,
 }
 
 enum NodeMessage {
@@ -738,7 +709,7 @@ struct NodeState {
     handle: NodeHandle,
     body: Option<Body>,
     epilogue: Epilogue,
-    _departure: Departure,
+    task: Option<AbortOnDrop>,
     timers: Vec<Alarm>,
     /// The child that is wished for in this step.
     wish: Option<Box<Birth>>,
@@ -754,14 +725,12 @@ struct Child {
     ended: oneshot::Sender<(Ending, Option<Output>)>,
 }
 
-/// Aborts the body and clears the cradle when it goes: a node that is killed takes its body with it, and whoever waits for
-/// a child that it never heard of learns that it is lost.
-struct Departure(Arc<Shared>);
+/// Aborts a task when it goes: a node that is killed takes its body with it.
+struct AbortOnDrop(AbortHandle);
 
-impl Drop for Departure {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.task.abort();
-        self.0.cradle.clear();
+        self.0.abort();
     }
 }
 
@@ -800,18 +769,11 @@ impl NodeState {
     /// has to wait for something.
     fn step(&mut self, myself: &ActorRef<NodeMessage>, event: NodeEvent) -> Option<Box<Birth>> {
         let mut effects = std::mem::take(&mut self.effects);
-        {
-            let mut cradle = self.handle.shared.cradle.look_inside();
-            take_in(&mut cradle, &mut self.machine, &mut self.children, &mut effects);
-            self.machine.step(event, &mut effects);
-            cradle.follow(&self.machine);
-        }
+        self.machine.step(event, &mut effects);
         let mut child = None;
         for effect in effects.drain(..) {
             match effect {
-                NodeEffect::StartChild(id) if self.wish.as_ref().is_some_and(|wish| wish.id == id) => {
-                    child = self.wish.take();
-                }
+                NodeEffect::StartChild(_) => child = self.wish.take(),
                 effect => self.carry_out(myself, effect),
             }
         }
@@ -819,32 +781,19 @@ impl NodeState {
         child
     }
 
-    /// Starts the machine of a node whose body is begun by whoever bears it.
-    fn begun(&mut self) {
-        self.machine.step(NodeEvent::Start, &mut self.effects);
-        self.effects.clear();
-        self.handle.shared.cradle.look_inside().follow(&self.machine);
-    }
-
-    /// Takes the children in that were born since the last step.
-    fn take_in(&mut self) {
-        let mut cradle = self.handle.shared.cradle.look_inside();
-        take_in(&mut cradle, &mut self.machine, &mut self.children, &mut self.effects);
-        self.effects.clear();
-    }
-
     fn carry_out(&mut self, myself: &ActorRef<NodeMessage>, effect: NodeEffect) {
         match effect {
             NodeEffect::StartBody => {
                 if let Some(body) = self.body.take() {
-                    self.handle.begin(body);
+                    let guard = BodyGuard { node: myself.clone(), told: false };
+                    self.task = Some(AbortOnDrop(body(self.handle.clone(), guard)));
                 }
             }
             NodeEffect::SignalBody(reason) => {
-                self.handle.shared.signal.cancel(reason);
+                self.handle.signal.cancel(reason);
             }
-            NodeEffect::AbortBody => self.handle.shared.task.abort(),
-            // Given back by the step, or born already.
+            NodeEffect::AbortBody => self.task = None,
+            // Given back by the step.
             NodeEffect::StartChild(_) => {}
             NodeEffect::RefuseChild(_, reason) => {
                 if let Some(mut birth) = self.wish.take() {
@@ -863,7 +812,7 @@ impl NodeState {
             NodeEffect::Arm(timer, span) => {
                 let node = myself.clone();
                 let ring = move || drop(node.cast(NodeMessage::Event(NodeEvent::Timer(timer))));
-                self.timers.push(self.handle.shared.tree.alarms.set(span, ring));
+                self.timers.push(self.handle.tree.alarms.set(span, ring));
             }
             NodeEffect::End(ending) => {
                 self.epilogue.settle(&ending);
@@ -877,8 +826,8 @@ impl NodeState {
     /// Starts a child, if it is to have one.
     async fn bear(&mut self, myself: &ActorRef<NodeMessage>, birth: Box<Birth>) {
         let Birth { id, spec, body, epilogue, ended } = *birth;
-        let shared = Shared::of(&self.handle.shared.tree, id, spec.kind);
-        let newborn = Newborn { shared, spec, body: Some(body), epilogue };
+        let tree = Arc::clone(&self.handle.tree);
+        let newborn = Newborn { id, spec, body, epilogue, tree, signal: Cancellation::new() };
         match Actor::spawn_linked(None, NodeActor, newborn, myself.get_cell()).await {
             Ok((actor, _)) => {
                 self.children.insert(id, Child { actor, ended });
@@ -909,7 +858,7 @@ impl NodeState {
     fn child_over(&mut self, actor: ActorId, state: Option<NodeState>) -> Option<NodeEvent> {
         // A child that failed or was killed left no state to tell its number; that is rare, so it is looked for.
         let of_actor = || self.children.iter().find(|(_, child)| child.actor.get_id() == actor).map(|(id, _)| *id);
-        let id = state.as_ref().map(|state| state.handle.id()).or_else(of_actor)?;
+        let id = state.as_ref().map(|state| state.handle.id).or_else(of_actor)?;
         let child = self.children.remove(&id)?;
         let (ending, output) = match state {
             Some(mut state) => (state.ending.take(), state.output.take()),
@@ -932,17 +881,16 @@ impl Actor for NodeActor {
         myself: ActorRef<NodeMessage>,
         newborn: Newborn,
     ) -> Result<NodeState, ActorProcessingErr> {
-        let Newborn { shared, spec, body, epilogue } = newborn;
-        shared.tree.live.fetch_add(1, Ordering::AcqRel);
-        let alive = Alive(Arc::clone(&shared.tree));
-        let departure = Departure(Arc::clone(&shared));
-        let mut state = NodeState {
+        let Newborn { id, spec, body, epilogue, tree, signal } = newborn;
+        tree.live.fetch_add(1, Ordering::AcqRel);
+        let alive = Alive(Arc::clone(&tree));
+        Ok(NodeState {
             machine: NodeMachine::new(spec.grace),
             effects: Vec::new(),
-            handle: NodeHandle { actor: myself, shared },
-            body,
+            handle: NodeHandle { id, kind: spec.kind, actor: myself, tree, signal },
+            body: Some(body),
             epilogue,
-            _departure: departure,
+            task: None,
             timers: Vec::new(),
             wish: None,
             children: BTreeMap::new(),
@@ -950,11 +898,7 @@ impl Actor for NodeActor {
             output: None,
             ending: None,
             _alive: alive,
-        };
-        if state.body.is_none() {
-            state.begun();
-        }
-        Ok(state)
+        })
     }
 
     async fn post_start(&self, myself: ActorRef<NodeMessage>, state: &mut NodeState) -> Result<(), ActorProcessingErr> {
@@ -985,7 +929,6 @@ impl Actor for NodeActor {
                 state.step(&myself, NodeEvent::BodyEnded(end));
             }
             NodeMessage::WhenChildless(reply) => {
-                state.take_in();
                 state.when_childless.push(reply);
                 state.tell_childless();
             }
@@ -1000,8 +943,6 @@ impl Actor for NodeActor {
         event: SupervisionEvent,
         state: &mut NodeState,
     ) -> Result<(), ActorProcessingErr> {
-        // Whoever ended may have been born since the last turn.
-        state.take_in();
         let over = match event {
             SupervisionEvent::ActorTerminated(cell, boxed, _) => {
                 let child = boxed.and_then(|mut boxed| boxed.take::<NodeState>().ok());
@@ -1015,19 +956,6 @@ impl Actor for NodeActor {
             state.tell_childless();
         }
         Ok(())
-    }
-}
-
-/// Tells a machine of the children that were born; while it is open it takes every child.
-fn take_in(
-    cradle: &mut cradle::Inside,
-    machine: &mut NodeMachine,
-    children: &mut BTreeMap<NodeId, Child>,
-    effects: &mut Vec<NodeEffect>,
-) {
-    for (id, child) in cradle.take_born() {
-        machine.step(NodeEvent::Spawn(id), effects);
-        children.insert(id, child);
     }
 }
 

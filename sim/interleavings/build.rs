@@ -78,10 +78,10 @@ const PLANTED: [(&str, &str, &str, &str); 10] = [
     (
         "told-before-stored",
         "journal",
-        "JournalMessage::Append(event, told, _ticket) => told.of(state.append(event)),",
-        "JournalMessage::Append(event, told, _ticket) if crate::planted::is(\"told-before-stored\") => {\n                \
+        "JournalMessage::Append(event, told) => told.of(state.append(event)),",
+        "JournalMessage::Append(event, told) if crate::planted::is(\"told-before-stored\") => {\n                \
          told.of(Ok(state.machine.sequence + 1));\n                drop(state.append(event));\n            }\n            \
-         JournalMessage::Append(event, told, _ticket) => told.of(state.append(event)),",
+         JournalMessage::Append(event, told) => told.of(state.append(event)),",
     ),
     // Is done when it ends early, whoever still runs.
     (
@@ -124,14 +124,11 @@ const PLANTED: [(&str, &str, &str, &str); 10] = [
 ];
 
 /// In every module: what stands for what.
-const EVERYWHERE: [(&str, &str); 6] = [
+const EVERYWHERE: [(&str, &str); 3] = [
     ("use std::sync::atomic::", "use shuttle::sync::atomic::"),
     (".cast(", ".cast_at_any_moment("),
-    // The module's own children.
-    ("mod desk;", "mod desk {\n    include!(concat!(env!(\"OUT_DIR\"), \"/desk.rs\"));\n}"),
+    // The module's own child.
     ("mod alarm;", "mod alarm {\n    include!(concat!(env!(\"OUT_DIR\"), \"/alarm.rs\"));\n}"),
-    ("mod body_task;", "mod body_task {\n    include!(concat!(env!(\"OUT_DIR\"), \"/body_task.rs\"));\n}"),
-    ("mod cradle;", "mod cradle {\n    include!(concat!(env!(\"OUT_DIR\"), \"/cradle.rs\"));\n}"),
 ];
 
 /// In one module.
@@ -151,25 +148,6 @@ const SOMEWHERE: [(&str, &str, &str); 7] = [
     ("nursery", "        self.0.abort();\n", "        self.0.take().into_iter().for_each(|abort| abort());\n"),
 ];
 
-/// The children of `node`: their locks are shuttle's.
-const LOCKED: [(&str, &str, &str); 3] = [
-    (
-        "alarm",
-        "use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};",
-        "use shuttle::sync::{Mutex, MutexGuard};\nuse std::sync::{Arc, PoisonError, Weak};",
-    ),
-    (
-        "body_task",
-        "use std::sync::{Mutex, MutexGuard, PoisonError};",
-        "use shuttle::sync::{Mutex, MutexGuard};\nuse std::sync::PoisonError;",
-    ),
-    (
-        "cradle",
-        "use std::sync::{Mutex, MutexGuard, PoisonError};",
-        "use shuttle::sync::{Mutex, MutexGuard};\nuse std::sync::PoisonError;",
-    ),
-];
-
 fn main() -> Result<(), Box<dyn Error>> {
     let actors = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../actors");
     let out = PathBuf::from(env::var("OUT_DIR")?);
@@ -185,11 +163,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         fs::write(out.join(format!("{module}.rs")), &text)?;
     }
-    fs::write(out.join("desk.rs"), seamed(&read(&actors.join("journal/desk.rs"))?))?;
-    for (module, locks, own) in LOCKED {
-        let text = read(&actors.join(format!("node/{module}.rs")))?;
-        fs::write(out.join(format!("{module}.rs")), replaced(&format!("node/{module}"), &seamed(&text), locks, own)?)?;
-    }
+    let alarm = read(&actors.join("node/alarm.rs"))?;
+    let locks = "use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};";
+    let own = "use shuttle::sync::{Mutex, MutexGuard};\nuse std::sync::{Arc, PoisonError, Weak};";
+    fs::write(out.join("alarm.rs"), replaced("node/alarm", &seamed(&alarm), locks, own)?)?;
     Ok(())
 }
 

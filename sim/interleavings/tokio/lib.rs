@@ -16,7 +16,7 @@ pub fn switch() {
 
 /// tokio's own, but for the sender of one answer.
 pub mod sync {
-    pub use real::sync::{Mutex, MutexGuard, Notify, broadcast, mpsc, watch};
+    pub use real::sync::{Notify, broadcast, mpsc, watch};
 
     /// One answer.
     pub mod oneshot {
@@ -53,30 +53,6 @@ pub mod sync {
 /// Tasks, which shuttle runs.
 pub mod task {
     pub use shuttle::future::{AbortHandle, JoinHandle, spawn, yield_now};
-
-    /// The future as it is: nobody's turn is limited here.
-    pub fn unconstrained<F>(future: F) -> F {
-        future
-    }
-}
-
-/// The one runtime there is.
-pub mod runtime {
-    /// A handle of it.
-    #[derive(Debug, Clone, Copy)]
-    pub struct Handle;
-
-    impl Handle {
-        /// The one.
-        pub fn current() -> Self {
-            Self
-        }
-
-        /// Whoever asks is on it already.
-        pub fn enter(&self) -> Self {
-            Self
-        }
-    }
 }
 
 pub use task::spawn;
