@@ -192,12 +192,13 @@ impl Gate {
     /// Waits inside until it is let go.
     pub(crate) async fn pass(&self, ctx: &ToolContext) -> Result<(), Box<ToolOutcome>> {
         let shared = Arc::clone(&self.shared);
+        // Whoever waits for so many inside may then ask how many came in.
+        shared.entered.send_modify(|entered| *entered += 1);
         shared.inside.send_modify(|inside| {
             *inside += 1;
             let mut most = shared.most.lock().unwrap();
             *most = (*most).max(*inside);
         });
-        shared.entered.send_modify(|entered| *entered += 1);
         let _inside = Inside(Arc::clone(&shared));
         tokio::select! {
             biased;
