@@ -158,8 +158,8 @@ async fn a_run_goes_from_step_to_step_and_is_kept() {
     assert!(done.is_success(), "{}", done.output);
     assert!(done.output.contains("\"q\",\n  \"b\",\n  \"child\",\n  1000000"), "{}", done.output);
     let mut calls = stage.done();
-    // These two run beside each other.
-    calls[1..3].sort();
+    // These run two at a time, and the third may overtake the slower one.
+    calls[1..4].sort();
     assert_eq!(calls, ["work:first", "work:a", "work:b", "work:c", "work:odd", "task:child"]);
     assert_eq!(
         (&facts(&done)["status"], &facts(&done)["admission"]["peakActiveSteps"]),
