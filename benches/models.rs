@@ -348,7 +348,8 @@ async fn serve_the_crowd() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     println!("all wait");
-    tokio::io::stdin().read_to_end(&mut Vec::new()).await.expect("an end");
+    let ended = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    ended.await.expect("no panic").expect("an end");
     open.send_replace(true);
     while waiting.load(Ordering::SeqCst) > 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
