@@ -263,7 +263,7 @@ fn round(number: usize) -> Vec<Fact> {
 fn conversation() -> State {
     let mut state = State::default();
     let mut number = 0;
-    while state.messages.len() * 280 < SNAPSHOT_BYTES * 4 / 5 {
+    while state.messages.len() * 280 < SNAPSHOT_BYTES {
         for mut fact in round(number) {
             if let Fact::CallEnded { result, .. } = &mut fact {
                 result.output = format!("{number} lines of output\n").repeat(40);
