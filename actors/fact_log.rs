@@ -4,17 +4,19 @@
 //! for it. What must stay true: facts reach the store in the order they were appended, an acknowledged fact is
 //! durable, and every append has one answer, also when the store breaks down.
 //!
-//! Holds: the appends that wait, and whether a batch is under way. Supervised by: the root, after the journal.
+//! Holds: the appends that wait, whether a batch is under way, and a timer until the store does what batches left. Supervised by: the root, after the journal.
 //! Restart: permanent; appends under way are answered with an error. Mailbox bound: one message for each append that
 //! waits, at most [`WAITING_FACTS_MAX`] in all. Reports: nothing.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, MessagingErr, SpawnErr, SupervisionEvent};
 use thiserror::Error;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use toolwarden_tools::effects::blocking::off_thread;
 use toolwarden_tools::effects::store::{Append, Store, StoreError};
 use toolwarden_tools::ids::SessionId;
@@ -27,6 +29,9 @@ pub const WAITING_FACTS_MAX: usize = 65_536;
 pub const BATCH_FACTS_MAX: usize = 8192;
 /// Bytes of facts after which a batch is full.
 pub const BATCH_BYTES: usize = 16 * 1024 * 1024;
+
+/// How long what a batch left may wait for more of the kind.
+pub const CATCH_UP_AFTER: Duration = Duration::from_millis(50);
 
 /// Length of a session's log, in bytes, above which what its snapshot holds is cut off, when not said otherwise.
 pub const LOG_KEPT_BYTES: u64 = 16 * 1024 * 1024;
@@ -212,6 +217,7 @@ enum FactLogMessage {
     Append(Append, Waiter),
     Mark(Waiter),
     Done,
+    CatchUp,
 }
 
 struct FactLogActor;
@@ -219,6 +225,8 @@ struct FactLogActor;
 struct FactLogState {
     machine: FactLogMachine<Waiter>,
     store: Arc<dyn Store>,
+    /// Until the store does what batches left.
+    pause: Option<JoinHandle<Result<(), MessagingErr<FactLogMessage>>>>,
 }
 
 impl FactLogState {
@@ -254,6 +262,10 @@ fn write(store: &dyn Store, batch: Batch<Waiter>) {
     for waiter in marks {
         drop(waiter.send(Ok(())));
     }
+}
+
+/// Does what batches left.
+fn catch_up(store: &dyn Store) {
     if catch_unwind(AssertUnwindSafe(|| store.catch_up())).is_err() {
         tracing::error!("the store broke down behind its answers");
     }
@@ -273,7 +285,7 @@ impl Actor for FactLogActor {
         _myself: ActorRef<Self::Msg>,
         store: Arc<dyn Store>,
     ) -> Result<Self::State, ActorProcessingErr> {
-        Ok(FactLogState { machine: FactLogMachine::default(), store })
+        Ok(FactLogState { machine: FactLogMachine::default(), store, pause: None })
     }
 
     async fn handle(
@@ -293,9 +305,25 @@ impl Actor for FactLogActor {
                     drop(waiter.send(Err(FactLogError::Overloaded)));
                 }
             }
-            FactLogMessage::Done => state.machine.end(),
+            FactLogMessage::Done => {
+                state.machine.end();
+                state.pause.get_or_insert_with(|| myself.send_after(CATCH_UP_AFTER, || FactLogMessage::CatchUp));
+            }
+            FactLogMessage::CatchUp => {
+                state.pause = None;
+                let store = Arc::clone(&state.store);
+                // It goes on by itself; a batch waits for it in the store.
+                drop(off_thread(move || catch_up(&*store)));
+            }
         }
         state.go_on(&myself);
+        Ok(())
+    }
+
+    async fn post_stop(&self, _myself: ActorRef<Self::Msg>, state: &mut Self::State) -> Result<(), ActorProcessingErr> {
+        if let Some(pause) = state.pause.take() {
+            pause.abort();
+        }
         Ok(())
     }
 
@@ -312,6 +340,7 @@ impl Actor for FactLogActor {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use toolwarden_tools::effects::store::memory::MemoryStore;
@@ -361,6 +390,21 @@ mod tests {
         inside: MemoryStore,
         began: Sender<usize>,
         gate: Mutex<Receiver<bool>>,
+        caught_up: AtomicU32,
+    }
+
+    impl Gated {
+        /// The store, whoever hears how long each batch is, and whoever lets it go.
+        fn new() -> (Arc<Self>, Receiver<usize>, Sender<bool>) {
+            let (began, begins) = channel();
+            let (open, gate) = channel();
+            let store =
+                Self { inside: MemoryStore::default(), began, gate: Mutex::new(gate), caught_up: AtomicU32::new(0) };
+            for session in ["a", "b"] {
+                store.create(&session.into(), None, None).unwrap();
+            }
+            (Arc::new(store), begins, open)
+        }
     }
 
     impl Store for Gated {
@@ -381,6 +425,10 @@ mod tests {
             self.began.send(batch.len()).unwrap();
             assert!(self.gate.lock().unwrap().recv().unwrap(), "broken on purpose");
             self.inside.append(batch)
+        }
+
+        fn catch_up(&self) {
+            self.caught_up.fetch_add(1, Ordering::SeqCst);
         }
 
         fn save_snapshot(&self, session: &SessionId, bytes: &[u8]) -> Result<(), StoreError> {
@@ -410,12 +458,7 @@ mod tests {
 
     #[tokio::test]
     async fn appends_that_come_meanwhile_share_the_next_wait_and_every_one_is_answered() {
-        let (began, begins) = channel();
-        let (open, gate) = channel();
-        let store = Arc::new(Gated { inside: MemoryStore::default(), began, gate: Mutex::new(gate) });
-        for session in ["a", "b"] {
-            store.create(&session.into(), None, None).unwrap();
-        }
+        let (store, begins, open) = Gated::new();
         let onlooker = root().await;
         let log = FactLog::new(Arc::clone(&store) as _);
         start(&log, onlooker.clone()).await.unwrap();
@@ -441,6 +484,29 @@ mod tests {
         let lost = log.append(fact("a", 40));
         open.send(false).unwrap();
         assert!(matches!(lost.durable().await, Err(FactLogError::Store(StoreError::Broken { .. }))));
+        onlooker.stop(None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_batches_left_is_done_once_after_a_pause_and_not_behind_a_stop() {
+        let (store, _begins, open) = Gated::new();
+        let onlooker = root().await;
+        let log = FactLog::new(Arc::clone(&store) as _);
+        let cell = start(&log, onlooker.clone()).await.unwrap();
+        let caught_up = || store.caught_up.load(Ordering::SeqCst);
+        for number in 1..4 {
+            open.send(true).unwrap();
+            log.append(fact("a", number)).durable().await.unwrap();
+        }
+        assert_eq!(caught_up(), 0, "more may come");
+        tokio::time::sleep(CATCH_UP_AFTER * 3).await;
+        assert_eq!(caught_up(), 1);
+        open.send(true).unwrap();
+        log.append(fact("a", 4)).durable().await.unwrap();
+        shut_down(&cell);
+        cell.wait(None).await.unwrap();
+        tokio::time::sleep(CATCH_UP_AFTER * 3).await;
+        assert_eq!(caught_up(), 1);
         onlooker.stop(None);
     }
 

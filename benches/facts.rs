@@ -25,12 +25,16 @@ use toolwarden_tools::effects::store::directory::{DirectoryStore, Durability};
 use toolwarden_tools::effects::store::{Append, OnDamage, Store};
 use toolwarden_tools::ids::SessionId;
 
+/// The program's own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Sessions that append beside each other.
 const SESSIONS: usize = 1000;
 /// Appends of each, one after the other.
-const APPENDS_EACH: u64 = 10;
+const APPENDS_EACH: u64 = 100;
 /// Appends with a sync each, for the reference.
-const SYNCS: u32 = 300;
+const SYNCS: u32 = 1000;
 /// Facts that are folded.
 const FACTS: usize = 1_000_000;
 /// Bytes of a snapshot, about.

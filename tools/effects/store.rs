@@ -45,8 +45,8 @@ pub trait Store: Send + Sync {
     /// after a failure no more facts of its session are taken until it is opened again.
     fn append(&self, batch: &[Append]) -> Vec<Result<(), StoreError>>;
 
-    /// Does what an append left for after its answers; whoever appends calls it before the next one. Nothing depends on
-    /// it: what was answered is durable. Whatever stands before another store must pass it on.
+    /// Does what appends left for after their answers; whoever appends calls it once a moment has passed. Nothing that
+    /// was answered depends on it; what is left is bounded. Whatever stands before another store must pass it on.
     fn catch_up(&self) {}
 
     /// Replaces the session's snapshot as a whole; durable when this returns. Refused once a fact of the session could not

@@ -12,8 +12,7 @@
 //! ```
 //!
 //! A batch with one session's facts is written to its log and synced. A batch of many sessions is written to one commit
-//! log, which is synced: one wait for all of them; their own logs are written behind that, while their next facts
-//! gather. A log that lacks what the commit log of a dead process holds is filled up from it. What must stay true: a
+//! log, which is synced: one wait for all of them; their own logs are written later, several facts at once. A log that lacks what the commit log of a dead process holds is filled up from it. What must stay true: a
 //! commit log goes only after every log that it covers was synced, and a log is read only when it is written. A log
 //! that has become long loses its front, which a snapshot holds: the rest is written aside and renamed, with the last
 //! fact that the snapshot holds, so that it says where it begins.
@@ -43,6 +42,8 @@ const FORMAT_WORDS: &str = "toolwarden store ";
 const HOLDER_BYTES_MAX: u64 = 200;
 /// Most copies of damage at one place that are kept beside each other.
 const ASIDE_MAX: u32 = 100;
+/// Bytes that logs may lack, all together, before an append writes them.
+const BEHIND_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// A commit log that is longer, in bytes, is begun anew once all logs are synced.
 const COMMIT_LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
@@ -53,10 +54,17 @@ pub struct DirectoryStore {
     durability: Durability,
     held: Mutex<BTreeMap<SessionId, Arc<Mutex<Held>>>>,
     commit: Mutex<Option<CommitLog>>,
-    /// Sessions whose logs lack what the commit log holds.
-    behind: Mutex<Vec<Arc<Mutex<Held>>>>,
+    behind: Mutex<Behind>,
     /// Held for the length of an append, and of whatever takes the locks below in another order.
     appending: Mutex<()>,
+}
+
+/// The sessions whose logs lack what the commit log holds, each once.
+#[derive(Default)]
+struct Behind {
+    sessions: Vec<Arc<Mutex<Held>>>,
+    /// How much they lack, in bytes; what was written for a look is still counted.
+    bytes: u64,
 }
 
 /// What an acknowledged fact survives.
@@ -76,6 +84,8 @@ struct Held {
     bytes: u64,
     /// The end of the log, which is in the commit log and not yet here.
     unwritten: Vec<u8>,
+    /// Whether the store knows that it is behind.
+    is_behind: bool,
     /// The sequence that the next fact has; none in an empty log.
     next: Option<u64>,
     /// Whether something in the log is durable in the commit log alone.
@@ -159,7 +169,7 @@ impl DirectoryStore {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn behind(&self) -> MutexGuard<'_, Vec<Arc<Mutex<Held>>>> {
+    fn behind(&self) -> MutexGuard<'_, Behind> {
         self.behind.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -422,6 +432,24 @@ impl DirectoryStore {
         }
     }
 
+    /// Remembers whose logs are to be written after an append.
+    fn note_behind(&self, appended: Vec<(Vec<&Append>, Arc<Mutex<Held>>)>) {
+        let mut behind = self.behind();
+        for (facts, held) in appended {
+            let mut state = held.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.unwritten.is_empty() {
+                continue;
+            }
+            let lengths = facts.iter().map(|fact| u64::try_from(fact.payload.len() + HEADER_BYTES).unwrap_or(u64::MAX));
+            behind.bytes = behind.bytes.saturating_add(lengths.sum());
+            if !state.is_behind {
+                state.is_behind = true;
+                drop(state);
+                behind.sessions.push(held);
+            }
+        }
+    }
+
     /// Begins the commit log anew once it is long and every log is synced.
     fn shorten_commit_log(&self) {
         let mut commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
@@ -470,8 +498,8 @@ impl DirectoryStore {
     ) -> Result<(), StoreError> {
         let path = folder.join("facts.log");
         let log = open_file(&path).map_err(|error| fail("open", &path, &error))?;
-        let unwritten = Vec::new();
-        let held = Held { folder, log, bytes, unwritten, next, dirty: false, broken: None, _lock: lock };
+        let (unwritten, is_behind, dirty, broken) = (Vec::new(), false, false, None);
+        let held = Held { folder, log, bytes, unwritten, is_behind, next, dirty, broken, _lock: lock };
         self.held().insert(session.clone(), Arc::new(Mutex::new(held)));
         Ok(())
     }
@@ -535,23 +563,26 @@ impl Store for DirectoryStore {
     }
 
     fn append(&self, batch: &[Append]) -> Vec<Result<(), StoreError>> {
-        self.catch_up();
+        if self.behind().bytes > BEHIND_BYTES_MAX {
+            self.catch_up();
+        }
         let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
         let mut by_session: BTreeMap<&SessionId, Vec<&Append>> = BTreeMap::new();
         for fact in batch {
             by_session.entry(&fact.session).or_default().push(fact);
         }
         let mut failed: BTreeMap<SessionId, StoreError> = BTreeMap::new();
-        let holding: Vec<(Vec<&Append>, Arc<Mutex<Held>>)> = by_session
-            .into_iter()
-            .filter_map(|(session, facts)| match self.holding(session) {
-                Ok(held) => Some((facts, held)),
-                Err(error) => {
-                    failed.insert(session.clone(), error);
-                    None
+        let mut holding: Vec<(Vec<&Append>, Arc<Mutex<Held>>)> = Vec::with_capacity(by_session.len());
+        let all_held = self.held();
+        for (session, facts) in by_session {
+            match all_held.get(session) {
+                Some(held) => holding.push((facts, Arc::clone(held))),
+                None => {
+                    failed.insert(session.clone(), StoreError::NotHeld { session: session.clone() });
                 }
-            })
-            .collect();
+            }
+        }
+        drop(all_held);
         let mut written: Vec<(&Append, MutexGuard<'_, Held>)> = Vec::new();
         let mut to_commit: Vec<&Append> = Vec::new();
         for (facts, held) in &holding {
@@ -570,9 +601,7 @@ impl Store for DirectoryStore {
             failed.extend(self.commit(&to_commit, &mut written));
         }
         drop(written);
-        let is_behind =
-            |held: &Arc<Mutex<Held>>| !held.lock().unwrap_or_else(PoisonError::into_inner).unwritten.is_empty();
-        self.behind().extend(holding.into_iter().map(|(_, held)| held).filter(is_behind));
+        self.note_behind(holding);
         self.shorten_commit_log();
         let answer = |fact: &Append| failed.get(&fact.session).map_or(Ok(()), |error| Err(error.clone()));
         batch.iter().map(answer).collect()
@@ -580,8 +609,10 @@ impl Store for DirectoryStore {
 
     fn catch_up(&self) {
         let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
-        for held in std::mem::take(&mut *self.behind()) {
+        let behind = std::mem::take(&mut *self.behind());
+        for held in behind.sessions {
             let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+            held.is_behind = false;
             if let Err(error) = self.write(&mut held) {
                 // The session's next fact is refused; what was acknowledged is in the commit log, which stays.
                 tracing::warn!(folder = %held.folder.display(), %error, "a log cannot be written");
@@ -641,10 +672,12 @@ impl Store for DirectoryStore {
         let held = self.held().remove(session);
         let mut commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(held) = held {
-            self.behind().retain(|behind| !Arc::ptr_eq(behind, &held));
-            let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
-            if held.dirty
-                && let Err(error) = self.sync_log(&mut held)
+            let mut held_here = held.lock().unwrap_or_else(PoisonError::into_inner);
+            if held_here.is_behind {
+                self.behind().sessions.retain(|behind| !Arc::ptr_eq(behind, &held));
+            }
+            if held_here.dirty
+                && let Err(error) = self.sync_log(&mut held_here)
             {
                 tracing::warn!(%session, %error, "the log is whole in the commit log alone");
                 // Left to whoever opens a session next, as that of a dead process.

@@ -231,6 +231,28 @@ fn logs_that_are_written_behind_the_answers_lack_nothing_for_whoever_reads_them(
     assert_eq!(texts(&at(folder.path()).open(&id("a"), OnDamage::Refuse).unwrap()), ["a 1"]);
 }
 
+#[test]
+fn what_logs_lack_is_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = at(folder.path());
+    for session in ["a", "b"] {
+        store.create(&id(session), None, None).unwrap();
+    }
+    let length = |session| std::fs::metadata(log_of(folder.path(), session)).unwrap().len();
+    let large = |session: &str, sequence| Append { payload: vec![b'x'; 1 << 20].into(), ..fact(session, sequence) };
+    for number in 1..=12 {
+        assert!(store.append(&[large("a", number), fact("b", number)]).iter().all(Result::is_ok));
+        let (there, lacking) = (length("a"), number * (1 << 20) - length("a").min(number * (1 << 20)));
+        assert!(lacking <= 5 << 20, "{lacking} bytes are to be written after {number} facts; {there} are there");
+    }
+    assert!(length("a") > 4 << 20);
+    assert_eq!(store.look(&id("a")).unwrap().log.len(), 12);
+    store.release(&id("b"));
+    assert_eq!(store.look(&id("a")).unwrap().log.len(), 12);
+    store.catch_up();
+    assert!(length("a") > 12 << 20);
+}
+
 // A commit log went away with the last session although a log that it covered could not be written.
 #[test]
 fn a_commit_log_stays_for_a_log_that_cannot_be_written() {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::effects::store::directory::medium::Medium;
 use crate::effects::store::directory::{Lock, fail, open_file, read_bounded};
-use crate::effects::store::record::{encode, scan};
+use crate::effects::store::record::{HEADER_BYTES, encode, scan};
 use crate::effects::store::{Append, LOG_BYTES_MAX, StoreError};
 use crate::ids::SessionId;
 
@@ -59,7 +59,9 @@ impl CommitLog {
         if self.failed {
             return Err(fail("write", &self.path, &std::io::ErrorKind::Other.into()));
         }
-        let mut frames = Vec::new();
+        let lengths =
+            facts.iter().map(|fact| HEADER_BYTES + PREFIX_BYTES + fact.session.as_str().len() + fact.payload.len());
+        let mut frames = Vec::with_capacity(lengths.sum());
         let mut payload = Vec::new();
         for fact in facts {
             let name = fact.session.as_str().as_bytes();
