@@ -211,7 +211,7 @@ async fn host_killed(containment: &Containment) {
         let mut ready = Ready::new(folder.path());
         let lines = [ready.line(&format!("trap '' TERM; {TREE}"), "wait", &mark, "")];
         let mut host = Command::new(SELF).arg(HOST).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let plan = json!({"folder": folder.path(), "mark": mark, "level": name, "lines": lines});
+        let plan = json!({"folder": folder.path(), "mark": mark, "level": name, "background": false, "lines": lines});
         writeln!(host.stdin.take().unwrap(), "{plan}").unwrap();
         ready.all(1).await;
         let tree = whole_tree(&mark);

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use rustix::net::{RecvFlags, recv};
 
 use super::enclosure::{Hold, Ward};
 use super::fork::BROKEN;
-use super::launch::{Launched, launch};
+use super::launch::{Launched, Streams, launch};
 use super::offspring::{self, Reaped};
 use super::seat::{Call, Handed, Received, Seat, receive, receive_request};
 use super::wire::{FINISH, Report, STOP};
@@ -111,12 +111,12 @@ fn run(seat: &Seat, ward: &Ward, call: Call) -> bool {
     let started = begin(seat, ward, &handed);
     // The next call can wait for that long, and this one need not wait for a fork.
     seat.take();
-    let grace = handed.request.grace;
-    drop(handed);
+    let Handed { request, folder, streams: Streams { out, err, input } } = handed;
+    drop((folder, input));
     match started {
         // The folder for temporary files goes when nothing is left that could write to it.
         Ok((Launched { leader, temporary: _temporary }, hold)) => {
-            Warden::new(lease, reports, leader, grace, hold).guard(&seat.exits)
+            Warden::new(lease, reports, leader, [out, err], request.grace, hold).guard(&seat.exits)
         }
         Err(report) => reports.write_all(&report.to_bytes()).is_ok(),
     }
@@ -161,6 +161,9 @@ struct Warden<'a> {
     is_leased: bool,
     /// The command itself, until it is reaped.
     leader: Option<Pid>,
+    /// Where it writes, until it is reaped: the host hears of the end of its output with the report that comes of that, and not
+    /// on its own a little earlier, which would wake it twice and keep this process waiting meanwhile.
+    outputs: Option<[OwnedFd; 2]>,
     grace: Duration,
     phase: Phase,
     /// Who was sent TERM, and is not reaped.
@@ -177,13 +180,21 @@ fn now() -> Instant {
 }
 
 impl<'a> Warden<'a> {
-    fn new(lease: UnixStream, reports: File, leader: Pid, grace: Duration, hold: Hold<'a>) -> Self {
+    fn new(
+        lease: UnixStream,
+        reports: File,
+        leader: Pid,
+        outputs: [OwnedFd; 2],
+        grace: Duration,
+        hold: Hold<'a>,
+    ) -> Self {
         let (leader, phase, asked) = (Some(leader), Phase::Running, BTreeSet::new());
         Self {
             lease,
             reports,
             is_leased: true,
             leader,
+            outputs: Some(outputs),
             grace,
             phase,
             asked,
@@ -230,6 +241,7 @@ impl<'a> Warden<'a> {
                     }
                     if self.leader == Some(pid) {
                         self.leader = None;
+                        self.outputs = None;
                         news.extend(Report::Ended { status }.to_bytes());
                     }
                 }
