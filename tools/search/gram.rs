@@ -16,12 +16,16 @@ pub const CLASS_BITS: usize = 6;
 pub const BREAK: u8 = 0;
 /// Characters of a gram.
 pub const GRAM_CLASSES: usize = 3;
+/// How many different pairs of bytes there are.
+const PAIRS: usize = 1 << 16;
 /// Words of the bitmap of all grams.
 const WORDS: usize = GRAMS / 64;
 /// Bytes taken at once.
-const BLOCK_BYTES: usize = 1024;
+const BLOCK_BYTES: usize = 256;
 /// Mask of a gram.
 const MASK: u32 = (GRAMS as u32) - 1;
+/// Mask of the classes that the next gram begins with.
+const LAST_MASK: u64 = (1 << ((GRAM_CLASSES - 1) * CLASS_BITS)) - 1;
 
 /// The class of every byte.
 pub const CLASSES: [u8; 256] = classes();
@@ -77,7 +81,8 @@ pub struct GramSet {
     /// Grams that were met, and those that hold a break.
     met: Box<[u64]>,
     grams: Vec<u32>,
-    last: u32,
+    /// The classes of the last two bytes.
+    last: u64,
 }
 
 /// Grams that hold a break: what `met` begins with.
@@ -90,6 +95,16 @@ static BREAKS: LazyLock<Box<[u64]>> = LazyLock::new(|| {
         }
     }
     breaks
+});
+
+/// The classes of two bytes, the first of which is the lower half of the index.
+static CLASS_PAIRS: LazyLock<Box<[u16; PAIRS]>> = LazyLock::new(|| {
+    let mut pairs = Box::new([0; PAIRS]);
+    for (number, pair) in pairs.iter_mut().enumerate() {
+        let class = |byte: usize| u16::from(CLASSES[byte & 0xff]);
+        *pair = class(number) << CLASS_BITS | class(number >> 8);
+    }
+    pairs
 });
 
 impl Default for GramSet {
@@ -109,24 +124,47 @@ impl GramSet {
     /// Adds the next part of the text.
     pub fn add(&mut self, text: &[u8]) {
         let Some(met) = self.met.first_chunk_mut::<WORDS>() else { return };
-        // As many classes as fit, for cutting three of them out is no part of what the next byte waits for.
-        let mut classes = self.last;
+        let pairs: &[u16; PAIRS] = &CLASS_PAIRS;
+        let mut last = self.last;
         let mut fresh = [0_u32; BLOCK_BYTES];
         for block in text.chunks(BLOCK_BYTES) {
             let mut count = 0;
-            // Without branches: whether a gram is new cannot be guessed.
-            for byte in block {
-                classes = classes << CLASS_BITS | u32::from(CLASSES[usize::from(*byte)]);
-                let gram = classes & MASK;
+            // Without branches, for whether a gram is new cannot be guessed, and without marking any, which the next ones
+            // would wait for: one that is new to the whole block may be listed twice.
+            let mut look = |classes: u64| {
+                let gram = classes as u32 & MASK;
+                let word = met[(gram >> 6) as usize];
+                fresh[count & (BLOCK_BYTES - 1)] = gram;
+                count += usize::from(word >> (gram & 63) & 1 == 0);
+            };
+            let (quads, rest) = block.as_chunks::<4>();
+            for quad in quads {
+                let both = u32::from_le_bytes(*quad);
+                let (one, two) = (pairs[usize::from(both as u16)], pairs[usize::from((both >> 16) as u16)]);
+                let classes = last << (4 * CLASS_BITS) | u64::from(one) << (2 * CLASS_BITS) | u64::from(two);
+                look(classes >> (3 * CLASS_BITS));
+                look(classes >> (2 * CLASS_BITS));
+                look(classes >> CLASS_BITS);
+                look(classes);
+                last = u64::from(two);
+            }
+            for byte in rest {
+                let classes = last << CLASS_BITS | u64::from(CLASSES[usize::from(*byte)]);
+                look(classes);
+                last = classes & LAST_MASK;
+            }
+            let mut new = 0;
+            for at in 0..count.min(BLOCK_BYTES) {
+                let gram = fresh[at];
                 let word = &mut met[(gram >> 6) as usize];
                 let bit = 1_u64 << (gram & 63);
-                fresh[count & (BLOCK_BYTES - 1)] = gram;
-                count += usize::from(*word & bit == 0);
+                fresh[new & (BLOCK_BYTES - 1)] = gram;
+                new += usize::from(*word & bit == 0);
                 *word |= bit;
             }
-            self.grams.extend_from_slice(&fresh[..count]);
+            self.grams.extend_from_slice(&fresh[..new]);
         }
-        self.last = classes;
+        self.last = last;
     }
 
     /// The grams of the text, in no order, each once.
