@@ -21,13 +21,15 @@ pub const SEGMENT_POSTINGS_MAX: usize = 6 * 1024 * 1024;
 /// Below so many postings a segment is sorted by comparing.
 const FEW_POSTINGS: usize = 64 * 1024;
 /// Buckets that postings are gathered in.
-const BUCKETS: usize = 64;
+const BUCKETS: usize = 256;
 /// Grams of a bucket.
 const BUCKET_GRAMS: usize = GRAMS / BUCKETS;
 /// Bits of a gram within its bucket.
 const BUCKET_BITS: u32 = BUCKET_GRAMS.trailing_zeros();
 /// Bits of a file's number.
 const FILE_BITS: u32 = SEGMENT_FILES_MAX.trailing_zeros();
+/// Most bytes of steps, and one more.
+const STEPS_BYTES_MAX: usize = 2 * SEGMENT_FILES_MAX / 8;
 /// Largest segment that is opened, in bytes.
 pub const SEGMENT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// First bytes of a segment; the last of them is the version.
@@ -118,7 +120,8 @@ impl SegmentBuilder {
     /// The segment as bytes; what was gathered is gone.
     pub fn finish(&mut self) -> Vec<u8> {
         let files = std::mem::take(&mut self.files);
-        let mut lists = Lists { out: vec![0; HEADER_BYTES], lengths: Vec::new(), next: 0, files: files.len() };
+        let steps = Box::new([0; STEPS_BYTES_MAX]);
+        let mut lists = Lists { out: vec![0; HEADER_BYTES], lengths: Vec::new(), next: 0, files: files.len(), steps };
         let mut sorted = Vec::new();
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
             lists.add_bucket(number * BUCKET_GRAMS, bucket, &mut sorted);
@@ -154,13 +157,14 @@ struct Lists {
     lengths: Vec<u8>,
     next: usize,
     files: usize,
+    steps: Box<[u8; STEPS_BYTES_MAX]>,
 }
 
 impl Lists {
     fn add(&mut self, gram: usize, list: &[u16]) {
         self.skip_to(gram);
         let before = self.out.len();
-        write_list(list, self.files, &mut self.out);
+        write_list(list, self.files, &mut self.steps, &mut self.out);
         write_number((self.out.len() - before) as u64, &mut self.lengths);
         self.next = gram + 1;
     }
@@ -212,32 +216,37 @@ impl Lists {
     }
 }
 
-fn write_list(list: &[u16], files: usize, out: &mut Vec<u8>) {
+/// `steps` is room to work in, whatever it holds.
+fn write_list(list: &[u16], files: usize, steps: &mut [u8; STEPS_BYTES_MAX], out: &mut Vec<u8>) {
     if list.len() == files {
         out.push(EVERY);
         return;
     }
     let bitmap_bytes = files.div_ceil(8);
     // A step takes a byte at least.
-    let begin = out.len();
     if list.len() < bitmap_bytes {
-        out.push(STEPS);
-        let mut last = 0;
+        // As numbers are packed, of which none here takes more than two bytes.
+        let (mut length, mut last) = (0, 0);
         for file in list {
-            write_number(u64::from(*file - last), out);
+            let step = file - last;
+            let is_long = step >= 0x80;
+            steps[length % STEPS_BYTES_MAX] = (step & 0x7f) as u8 | u8::from(is_long) << 7;
+            steps[(length + 1) % STEPS_BYTES_MAX] = (step >> 7) as u8;
+            length += 1 + usize::from(is_long);
             last = *file;
         }
-        if out.len() - begin <= bitmap_bytes {
+        if length < bitmap_bytes {
+            out.push(STEPS);
+            out.extend_from_slice(&steps[..length]);
             return;
         }
-        out.truncate(begin);
+    }
+    let mut bitmap = [0_u8; SEGMENT_FILES_MAX / 8];
+    for file in list {
+        bitmap[usize::from(file / 8) % (SEGMENT_FILES_MAX / 8)] |= 1 << (file % 8);
     }
     out.push(BITMAP);
-    let at = out.len();
-    out.resize(at + bitmap_bytes, 0);
-    for file in list {
-        out[at + usize::from(file / 8)] |= 1 << (file % 8);
-    }
+    out.extend_from_slice(&bitmap[..bitmap_bytes]);
 }
 
 fn write_file(file: &SegmentFile, last: &[u8], out: &mut Vec<u8>) {
