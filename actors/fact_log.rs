@@ -307,7 +307,9 @@ impl Actor for FactLogActor {
             }
             FactLogMessage::Done => {
                 state.machine.end();
-                state.pause.get_or_insert_with(|| myself.send_after(CATCH_UP_AFTER, || FactLogMessage::CatchUp));
+                if state.store.is_behind() {
+                    state.pause.get_or_insert_with(|| myself.send_after(CATCH_UP_AFTER, || FactLogMessage::CatchUp));
+                }
             }
             FactLogMessage::CatchUp => {
                 state.pause = None;
@@ -425,6 +427,10 @@ mod tests {
             self.began.send(batch.len()).unwrap();
             assert!(self.gate.lock().unwrap().recv().unwrap(), "broken on purpose");
             self.inside.append(batch)
+        }
+
+        fn is_behind(&self) -> bool {
+            true
         }
 
         fn catch_up(&self) {

@@ -132,6 +132,10 @@ impl Store for Telling {
         answers
     }
 
+    fn is_behind(&self) -> bool {
+        self.inside.is_behind()
+    }
+
     fn catch_up(&self) {
         self.inside.catch_up();
     }

@@ -45,8 +45,13 @@ pub trait Store: Send + Sync {
     /// after a failure no more facts of its session are taken until it is opened again.
     fn append(&self, batch: &[Append]) -> Vec<Result<(), StoreError>>;
 
-    /// Does what appends left for after their answers; whoever appends calls it once a moment has passed. Nothing that
-    /// was answered depends on it; what is left is bounded. Whatever stands before another store must pass it on.
+    /// Whether appends left something for after their answers; it is bounded, and nothing that was answered depends on it.
+    /// Whatever stands before another store must pass this and [`Self::catch_up`] on.
+    fn is_behind(&self) -> bool {
+        false
+    }
+
+    /// Does what appends left; whoever appends calls it once a moment has passed.
     fn catch_up(&self) {}
 
     /// Replaces the session's snapshot as a whole; durable when this returns. Refused once a fact of the session could not

@@ -19,7 +19,8 @@
 //! - **A signal never reaches a stranger**: keeper and wardens signal only children that they have not reaped, and
 //!   all of a namespace or a cgroup that they made.
 //! - **They have one thread**, so that forking without exec is sound; so [`enter_if_asked`] comes before all else.
-//! - **They hold nothing of the host** but the sockets they were given: no memory, no locks, no environment.
+//! - **They hold nothing of the host** but the sockets they were given, and the ends of a command's output until it is
+//!   reaped: no memory, no locks, no environment.
 
 pub(super) mod cgroup;
 mod controller;

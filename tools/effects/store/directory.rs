@@ -607,6 +607,10 @@ impl Store for DirectoryStore {
         batch.iter().map(answer).collect()
     }
 
+    fn is_behind(&self) -> bool {
+        !self.behind().sessions.is_empty()
+    }
+
     fn catch_up(&self) {
         let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
         let behind = std::mem::take(&mut *self.behind());
