@@ -7,7 +7,9 @@ use super::{OPENAI_CHAT, OpenAiChat};
 use crate::models::sse::SseEvent;
 use crate::models::turn_options::{OutputShape, ToolChoice, TurnOptions};
 use crate::models::wire::{Protocol as _, WireSettings};
-use crate::models::{CallArguments, Message, ModelCall, ModelRequest, ModelTurn, NoSink, Replay, ToolResult};
+use crate::models::{
+    CallArguments, Message, ModelCall, ModelError, ModelRequest, ModelTurn, NoSink, Replay, ToolResult,
+};
 
 fn request(messages: Vec<Message>, options: TurnOptions) -> Value {
     let tool = ToolDefinition { name: "read".into(), description: "d".into(), parameters: json!({"type": "object"}) };
@@ -160,4 +162,27 @@ fn a_turn_of_another_protocol_is_written_plainly() {
         request(vec![Message::Assistant { text: "t".into(), calls: Vec::new(), replay }], TurnOptions::default());
     assert_eq!(body["messages"][1], json!({"role": "assistant", "content": "t"}));
     assert_eq!(OpenAiChat.name(), OPENAI_CHAT);
+}
+
+#[test]
+fn an_event_of_another_shape_is_passed_by_and_one_that_is_no_json_is_damage() {
+    let read = |data: &str| {
+        let mut decoder = OpenAiChat.decoder();
+        decoder.event(&SseEvent { kind: "".into(), data: data.to_owned().into() }, &NoSink).map(|_| ())
+    };
+    for data in [r#"{"choices":{"a":1}}"#, r#"{"choices":[{"delta":{"refusal":5}}]}"#, r#"{"choices":[{"delta":[]}]}"#]
+    {
+        assert_eq!(read(data), Ok(()), "{data}");
+    }
+    for data in [
+        r#"{"choices":["#,
+        r#"{"choices":[{"delta":{"content":"a}}]}"#,
+        "7",
+        "\"x\"",
+        r#"{"choices":[]}}"#,
+        "{\"x\":nul}",
+    ] {
+        let error = read(data).unwrap_err();
+        assert!(matches!(error, ModelError::Incomplete { .. }), "{data}: {error:?}");
+    }
 }
