@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// The mounts, and what they stand on.
-const MODULES: [&str; 26] = [
+const MODULES: [&str; 27] = [
     "budget",
+    "event_queue",
     "lease",
     "millisecond",
     "retention",
