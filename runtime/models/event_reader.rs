@@ -81,7 +81,7 @@ impl<'a> EventReader<'a> {
     /// Reads a text.
     ///
     /// # Errors
-    /// [`Unread`]; so have all of these.
+    /// [`Unread`].
     pub fn text(&mut self, place: &mut Option<Cow<'a, str>>) -> Result<(), Unread> {
         if self.is_absent(place)? {
             return Ok(());
@@ -91,7 +91,9 @@ impl<'a> EventReader<'a> {
     }
 
     /// Reads a text or whatever else.
-    #[expect(clippy::missing_errors_doc, reason = "said above")]
+    ///
+    /// # Errors
+    /// [`Unread`].
     pub fn loose(&mut self, place: &mut Option<Loose<'a>>) -> Result<(), Unread> {
         if self.is_absent(place)? {
             return Ok(());
@@ -104,7 +106,9 @@ impl<'a> EventReader<'a> {
     }
 
     /// Reads a whole number that is not negative.
-    #[expect(clippy::missing_errors_doc, reason = "said above")]
+    ///
+    /// # Errors
+    /// [`Unread`].
     pub fn number(&mut self, place: &mut Option<u64>) -> Result<(), Unread> {
         if self.is_absent(place)? {
             return Ok(());
@@ -115,7 +119,9 @@ impl<'a> EventReader<'a> {
     }
 
     /// Reads a whole number that is not negative, and passes whatever else by.
-    #[expect(clippy::missing_errors_doc, reason = "said above")]
+    ///
+    /// # Errors
+    /// [`Unread`].
     pub fn maybe_number(&mut self, place: &mut Option<u64>) -> Result<(), Unread> {
         match self.digits() {
             Some((number, end)) => (*place, self.at) = (Some(number), end),
@@ -125,7 +131,9 @@ impl<'a> EventReader<'a> {
     }
 
     /// Reads a value of any kind. A number that no value holds is rounded.
-    #[expect(clippy::missing_errors_doc, reason = "said above")]
+    ///
+    /// # Errors
+    /// [`Unread`].
     pub fn value(&mut self, place: &mut Option<Box<Value>>) -> Result<(), Unread> {
         if self.is_absent(place)? {
             return Ok(());
@@ -135,7 +143,9 @@ impl<'a> EventReader<'a> {
     }
 
     /// Reads an object within an object.
-    #[expect(clippy::missing_errors_doc, reason = "said above")]
+    ///
+    /// # Errors
+    /// [`Unread`].
     pub fn part<T: Fields<'a>>(&mut self, place: &mut Option<T>) -> Result<(), Unread> {
         if self.is_absent(place)? {
             return Ok(());
@@ -144,7 +154,9 @@ impl<'a> EventReader<'a> {
     }
 
     /// Reads a list of objects.
-    #[expect(clippy::missing_errors_doc, reason = "said above")]
+    ///
+    /// # Errors
+    /// [`Unread`].
     pub fn list<T: Fields<'a>>(&mut self, place: &mut Option<Few<T>>) -> Result<(), Unread> {
         if self.is_absent(place)? {
             return Ok(());
@@ -166,7 +178,9 @@ impl<'a> EventReader<'a> {
     }
 
     /// Passes a value by.
-    #[expect(clippy::missing_errors_doc, reason = "said above")]
+    ///
+    /// # Errors
+    /// [`Unread`].
     pub fn skip(&mut self) -> Result<(), Unread> {
         let bytes = self.text.as_bytes();
         let end = match self.byte() {

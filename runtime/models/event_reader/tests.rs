@@ -130,7 +130,8 @@ fn numbers_that_no_value_holds_are_no_reason_to_refuse() {
     const NUMBER: &str = "123456789012345678901234567890";
     let text = format!(r#"{{"unknown":1e400,"maybe":{NUMBER},"value":[1e400],"loose":{{"n":{NUMBER}}}}}"#);
     let piece = read(&text).unwrap();
-    assert_eq!(piece.loose, Some(Loose::Other(&*format!("{{\"n\":{NUMBER}}}"))));
+    let written = format!("{{\"n\":{NUMBER}}}");
+    assert_eq!(piece.loose, Some(Loose::Other(&written)));
     assert_eq!((piece.maybe, piece.value.as_deref()), (None, Some(&json!([f64::MAX]))));
     assert_eq!(value_of("[1e400, 2]"), Some(json!([f64::MAX, 2])));
 }
