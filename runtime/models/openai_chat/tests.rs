@@ -65,6 +65,18 @@ fn arguments_that_come_as_an_object_keep_every_digit() {
 }
 
 #[test]
+fn a_number_beyond_every_double_is_told_with_its_call() {
+    // Case C148.
+    let call = r#"{"index":0,"id":"a","function":{"name":"f","arguments":{"n": 1e400}}}"#;
+    let text = format!(r#"{{"x":1e400,"choices":[{{"delta":{{"tool_calls":[{call}]}},"finish_reason":"stop"}}]}}"#);
+    let mut decoder = OpenAiChat.decoder();
+    decoder.event(&SseEvent { kind: "".into(), data: text.into() }, &NoSink).unwrap();
+    let turn = decoder.finish().unwrap();
+    let CallArguments::Malformed { text, error } = &turn.calls[0].arguments else { panic!("{turn:?}") };
+    assert!(text == r#"{"n":1e400}"# && error.contains("1e400"), "{text}: {error}");
+}
+
+#[test]
 fn a_chunk_may_have_no_choices_and_usage_may_come_anywhere() {
     // Case C125.
     let usage = json!({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}});
