@@ -162,13 +162,13 @@ impl<'a> EventReader<'a> {
             return Ok(());
         }
         let few = place.insert(Few { first: None, rest: Vec::new() });
-        self.expect(b'[', "a list")?;
+        self.pass(b'[', "a list")?;
         if self.is_next(b']') {
             return Ok(());
         }
         self.object(few.first.insert(T::default()))?;
         while !self.is_next(b']') {
-            self.expect(b',', "a comma or ]")?;
+            self.pass(b',', "a comma or ]")?;
             self.skip_blanks();
             let mut item = T::default();
             self.object(&mut item)?;
@@ -205,20 +205,20 @@ impl<'a> EventReader<'a> {
             self.at += 1;
             return if self.is_next(b']') { Ok(()) } else { Err(Unread("an object")) };
         }
-        self.expect(b'{', "an object")?;
+        self.pass(b'{', "an object")?;
         if self.is_next(b'}') {
             return Ok(());
         }
         loop {
             let key = self.string()?;
             self.skip_blanks();
-            self.expect(b':', "a colon")?;
+            self.pass(b':', "a colon")?;
             self.skip_blanks();
             place.read(&key, self)?;
             if self.is_next(b'}') {
                 return Ok(());
             }
-            self.expect(b',', "a comma or }")?;
+            self.pass(b',', "a comma or }")?;
             self.skip_blanks();
         }
     }
@@ -330,7 +330,7 @@ impl<'a> EventReader<'a> {
         is_next
     }
 
-    fn expect(&mut self, part: u8, wanted: &'static str) -> Result<(), Unread> {
+    fn pass(&mut self, part: u8, wanted: &'static str) -> Result<(), Unread> {
         if self.byte() != Some(part) {
             return Err(Unread(wanted));
         }
