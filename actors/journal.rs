@@ -16,10 +16,11 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
 use thiserror::Error;
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::oneshot;
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::ids::{InvocationId, SessionId};
 
+use crate::event_queue::{QueueReader, QueueWriter, Taken, queue};
 use crate::lease::Afterwards;
 use crate::retention::{Page, Retention, RetentionLimits};
 use crate::slot::Slot;
@@ -260,7 +261,7 @@ impl<E: JournalEvent> Journal<E> {
     pub async fn subscribe(&self, session: Option<SessionId>) -> Result<Reader<E>, JournalError> {
         let actor = self.slot.get().map_err(|_| JournalError::NotRunning)?;
         match actor.call(|reply| JournalMessage::Subscribe(session, reply), Some(ANSWER_TIMEOUT)).await {
-            Ok(ractor::rpc::CallResult::Success(receiver)) => Ok(Reader { receiver }),
+            Ok(ractor::rpc::CallResult::Success(queue)) => Ok(Reader { queue }),
             _ => Err(JournalError::NotRunning),
         }
     }
@@ -286,32 +287,32 @@ impl<E: JournalEvent> Default for Journal<E> {
 
 /// Reads entries in order; ends when the journal does.
 pub struct Reader<E> {
-    receiver: broadcast::Receiver<Shared<E>>,
+    queue: QueueReader<Shared<E>>,
 }
 
 impl<E> Reader<E> {
     /// The next reading; none when the journal has ended.
     pub async fn next(&mut self) -> Option<Reading<E>> {
-        match self.receiver.recv().await {
-            Ok(Shared::Entry(entry)) => Some(Reading::Entry(entry)),
-            Ok(Shared::SinkFailed(words)) => Some(Reading::SinkFailed(words.to_string())),
-            Err(broadcast::error::RecvError::Lagged(count)) => Some(Reading::Missed { count }),
-            Err(broadcast::error::RecvError::Closed) => None,
-        }
+        self.queue.next().await.map(Reading::of)
     }
 
     /// The next reading when there is one already.
     pub fn try_next(&mut self) -> Option<Reading<E>> {
-        match self.receiver.try_recv() {
-            Ok(Shared::Entry(entry)) => Some(Reading::Entry(entry)),
-            Ok(Shared::SinkFailed(words)) => Some(Reading::SinkFailed(words.to_string())),
-            Err(broadcast::error::TryRecvError::Lagged(count)) => Some(Reading::Missed { count }),
-            Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed) => None,
+        self.queue.try_next().map(Reading::of)
+    }
+}
+
+impl<E> Reading<E> {
+    fn of(taken: Taken<Shared<E>>) -> Self {
+        match taken {
+            Taken::Item(Shared::Entry(entry)) => Self::Entry(entry),
+            Taken::Item(Shared::SinkFailed(words)) => Self::SinkFailed(words.to_string()),
+            Taken::Missed(count) => Self::Missed { count },
         }
     }
 }
 
-/// What goes through the readers' channels.
+/// What goes through the readers' queues.
 #[derive(Debug)]
 enum Shared<E> {
     Entry(Arc<Entry<E>>),
@@ -380,7 +381,7 @@ async fn stored(answer: oneshot::Receiver<Result<u64, JournalError>>) -> Result<
 enum JournalMessage<E: JournalEvent> {
     Append(E, Told),
     AppendAll(Vec<E>, Told),
-    Subscribe(Option<SessionId>, RpcReplyPort<broadcast::Receiver<Shared<E>>>),
+    Subscribe(Option<SessionId>, RpcReplyPort<QueueReader<Shared<E>>>),
     Status(RpcReplyPort<JournalStatus>),
     Page(SessionId, u64, usize, RpcReplyPort<Option<Page<Entry<E>>>>),
 }
@@ -391,8 +392,9 @@ struct JournalState<E> {
     machine: JournalMachine,
     clock: Arc<dyn Clock>,
     sink: Option<Box<dyn JournalSink<E>>>,
-    everyone: broadcast::Sender<Shared<E>>,
-    by_session: BTreeMap<SessionId, broadcast::Sender<Shared<E>>>,
+    /// Those who read everything.
+    everyone: Vec<QueueWriter<Shared<E>>>,
+    by_session: BTreeMap<SessionId, Vec<QueueWriter<Shared<E>>>>,
     last_sequence: Arc<AtomicU64>,
     retention: Option<Retention<Entry<E>>>,
 }
@@ -410,9 +412,8 @@ impl<E: JournalEvent> JournalState<E> {
             tracing::error!(%error, sequence, "the journal's sink failed; going on without it");
             self.sink = None;
             let words: Arc<str> = error.to_string().into();
-            drop(self.everyone.send(Shared::SinkFailed(Arc::clone(&words))));
-            for readers in self.by_session.values() {
-                drop(readers.send(Shared::SinkFailed(Arc::clone(&words))));
+            for readers in self.by_session.values_mut().chain([&mut self.everyone]) {
+                give(readers, &Shared::SinkFailed(Arc::clone(&words)));
             }
         }
         self.publish(entry);
@@ -421,37 +422,46 @@ impl<E: JournalEvent> JournalState<E> {
 
     fn publish(&mut self, entry: Entry<E>) {
         let has_session = self.by_session.contains_key(entry.event.root_session());
-        if self.everyone.receiver_count() == 0 && !has_session && self.retention.is_none() {
+        if self.everyone.is_empty() && !has_session && self.retention.is_none() {
             return;
         }
         let entry = Arc::new(entry);
+        let session = entry.event.root_session();
         if let Some(retention) = &mut self.retention {
-            retention.keep(entry.event.root_session(), entry.sequence, &entry, entry.event.bytes());
+            retention.keep(session, entry.sequence, &entry, entry.event.bytes());
         }
-        // A send fails only when nobody listens.
-        drop(self.everyone.send(Shared::Entry(Arc::clone(&entry))));
-        if has_session {
-            let session = entry.event.root_session();
-            let gone = self
-                .by_session
-                .get(session)
-                .is_some_and(|readers| readers.send(Shared::Entry(Arc::clone(&entry))).is_err());
-            if gone {
+        give(&mut self.everyone, &Shared::Entry(Arc::clone(&entry)));
+        if has_session && let Some(readers) = self.by_session.get_mut(session) {
+            give(readers, &Shared::Entry(Arc::clone(&entry)));
+            if readers.is_empty() {
                 self.by_session.remove(session);
             }
         }
     }
 
-    fn subscribe(&mut self, session: Option<SessionId>) -> broadcast::Receiver<Shared<E>> {
+    fn subscribe(&mut self, session: Option<SessionId>) -> QueueReader<Shared<E>> {
+        let (writer, reader) = queue(READER_LAG_MAX);
         match session {
-            None => self.everyone.subscribe(),
+            None => {
+                self.everyone.retain(QueueWriter::has_reader);
+                self.everyone.push(writer);
+            }
             Some(session) => {
                 // A session that has closed tells nothing any more, so only this finds out that its readers went.
-                self.by_session.retain(|_, readers| readers.receiver_count() > 0);
-                self.by_session.entry(session).or_insert_with(|| broadcast::Sender::new(READER_LAG_MAX)).subscribe()
+                self.by_session.retain(|_, readers| {
+                    readers.retain(QueueWriter::has_reader);
+                    !readers.is_empty()
+                });
+                self.by_session.entry(session).or_default().push(writer);
             }
         }
+        reader
     }
+}
+
+/// Gives this to all readers, and forgets those that went.
+fn give<E>(readers: &mut Vec<QueueWriter<Shared<E>>>, shared: &Shared<E>) {
+    readers.retain(|reader| reader.put(shared.clone()));
 }
 
 type Start<E> = (Arc<dyn Clock>, Option<Box<dyn JournalSink<E>>>, Journal<E>);
@@ -466,12 +476,19 @@ impl<E: JournalEvent> Actor for JournalActor<E> {
         _myself: ActorRef<Self::Msg>,
         (clock, sink, journal): Start<E>,
     ) -> Result<Self::State, ActorProcessingErr> {
-        let everyone = broadcast::Sender::new(READER_LAG_MAX);
         let Journal { last_sequence, retains, .. } = journal;
         // A journal that is started again gives no number twice.
         let machine = JournalMachine { sequence: last_sequence.load(Ordering::Relaxed), ..JournalMachine::default() };
         let retention = retains.map(Retention::new);
-        Ok(JournalState { machine, clock, sink, everyone, by_session: BTreeMap::new(), last_sequence, retention })
+        Ok(JournalState {
+            machine,
+            clock,
+            sink,
+            everyone: Vec::new(),
+            by_session: BTreeMap::new(),
+            last_sequence,
+            retention,
+        })
     }
 
     async fn handle(
@@ -630,13 +647,12 @@ mod tests {
 
     #[tokio::test]
     async fn readers_of_closed_sessions_are_forgotten() {
-        let everyone = broadcast::Sender::new(1);
         let clock = Arc::new(Jumping::default());
         let mut state: JournalState<Note> = JournalState {
             machine: JournalMachine::default(),
             clock,
             sink: None,
-            everyone,
+            everyone: Vec::new(),
             by_session: BTreeMap::new(),
             last_sequence: Arc::default(),
             retention: None,

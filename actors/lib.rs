@@ -6,6 +6,7 @@
 //! ractor really does, and what must therefore never be relied on, is pinned by tests in `ractor_facts`.
 
 pub mod budget;
+pub mod event_queue;
 #[cfg(test)]
 mod interleaving;
 pub mod lease;

@@ -6,6 +6,9 @@
 #![expect(clippy::expect_used, reason = "a bench that cannot set up its work has nothing to measure")]
 #![expect(clippy::disallowed_methods, reason = "a bench measures real time")]
 
+#[path = "models/stream.rs"]
+mod stream;
+
 use std::hint::black_box;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -19,14 +22,12 @@ use tokio::net::{TcpListener, TcpStream};
 use toolwarden::embedding::Runtime;
 use toolwarden::event::EventKind;
 use toolwarden::lanes::LaneLimits;
-use toolwarden::models::claude_messages::ClaudeMessages;
 use toolwarden::models::openai_chat::OpenAiChat;
-use toolwarden::models::openai_responses::OpenAiResponses;
 use toolwarden::models::price::TokenPrice;
 use toolwarden::models::remote::{ModelTimeouts, RemoteModel, RemoteSettings};
-use toolwarden::models::sse::SseReader;
+use toolwarden::models::sse::{SseEvent, SseReader};
 use toolwarden::models::turn_options::TurnOptions;
-use toolwarden::models::wire::{Protocol, WireSettings};
+use toolwarden::models::wire::{Protocol as _, WireSettings};
 use toolwarden::models::{Message, Model as _, ModelRequest, NoSink};
 use toolwarden::policy::PermissionPolicy;
 use toolwarden::run::RunLimits;
@@ -36,6 +37,12 @@ use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::http::{HttpMethod, HttpRequest};
 use toolwarden_tools::offer::Offer;
 use toolwarden_tools::tool::Lane;
+
+use self::stream::Dialect;
+
+/// The program's own allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Bytes of a stream that is read, about.
 const STREAM_BYTES: usize = 8 * 1024 * 1024;
@@ -62,9 +69,7 @@ fn main() {
         let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
         return tokio.block_on(serve_the_crowd());
     }
-    for (name, protocol, event) in protocols() {
-        read(name, &*protocol, &event.repeat(STREAM_BYTES / event.len()));
-    }
+    Dialect::all().iter().for_each(read);
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
     tokio.block_on(async {
         turns().await;
@@ -74,55 +79,34 @@ fn main() {
     });
 }
 
-/// The protocols, each with the event that most of its streams consist of.
-fn protocols() -> [(&'static str, Box<dyn Protocol>, String); 3] {
-    let chat = json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices":
-        [{"index": 0, "delta": {"content": " some words"}, "finish_reason": null, "logprobs": null}]});
-    let responses = json!({"type": "response.output_text.delta", "sequence_number": 4, "item_id": "msg_0",
-        "output_index": 0, "content_index": 0, "delta": " some words", "logprobs": []});
-    let claude =
-        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": " some words"}});
-    [
-        ("openai_chat", Box::new(OpenAiChat), format!("data: {chat}\n\n")),
-        (
-            "openai_responses",
-            Box::new(OpenAiResponses),
-            format!("event: response.output_text.delta\ndata: {responses}\n\n"),
-        ),
-        ("claude_messages", Box::new(ClaudeMessages), format!("event: content_block_delta\ndata: {claude}\n\n")),
-    ]
-}
-
-fn read(name: &str, protocol: &dyn Protocol, stream: &str) {
-    let start = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
-    let begin = format!("data: {start}\n\n");
-    let events = median(|| {
-        let (mut reader, mut events) = (SseReader::default(), 0_usize);
-        for piece in stream.as_bytes().chunks(PIECE_BYTES) {
-            let pushed = reader.push(piece, &mut |event| {
-                events += event.data.len();
+/// Events alone, and the whole way to a turn, for each kind of stream.
+fn read(dialect: &Dialect) {
+    for (kind, stream) in dialect.streams(STREAM_BYTES) {
+        let events = median(|| {
+            let (mut reader, mut events) = (SseReader::default(), 0_usize);
+            for piece in stream.as_bytes().chunks(PIECE_BYTES) {
+                let pushed = reader.push(piece, &mut |event| {
+                    events += event.data.len();
+                    true
+                });
+                pushed.expect("events");
+            }
+            black_box(events);
+        });
+        let turn = median(|| {
+            let (mut reader, mut decoder) = (SseReader::default(), dialect.protocol.decoder());
+            let mut take = |event: SseEvent<'_>| {
+                decoder.event(&event, &NoSink).expect("an event of the protocol");
                 true
-            });
-            pushed.expect("events");
-        }
-        black_box(events);
-    });
-    let turn = median(|| {
-        let (mut reader, mut decoder) = (SseReader::default(), protocol.decoder());
-        let mut take = |event: toolwarden::models::sse::SseEvent<'_>| {
-            decoder.event(&event, &NoSink).expect("an event of the protocol");
-            true
-        };
-        if name == "claude_messages" {
-            reader.push(begin.as_bytes(), &mut take).expect("events");
-        }
-        for piece in stream.as_bytes().chunks(PIECE_BYTES) {
-            reader.push(piece, &mut take).expect("events");
-        }
-        black_box(decoder.finish().is_ok());
-    });
-    let rate = |span: Duration| stream.len() as f64 / 1e6 / span.as_secs_f64();
-    println!("{name}: events {:.0} MB/s, turn {:.0} MB/s", rate(events), rate(turn));
+            };
+            for piece in stream.as_bytes().chunks(PIECE_BYTES) {
+                reader.push(piece, &mut take).expect("events");
+            }
+            black_box(decoder.finish().expect("a turn"));
+        });
+        let rate = |span: Duration| stream.len() as f64 / 1e6 / span.as_secs_f64();
+        println!("{}, {kind}: events {:.0} MB/s, turn {:.0} MB/s", dialect.name, rate(events), rate(turn));
+    }
 }
 
 fn median(mut work: impl FnMut()) -> Duration {

@@ -28,8 +28,10 @@ pub mod research;
 pub mod scripted;
 
 pub mod call_assembly;
+pub mod event_reader;
 pub mod price;
 pub mod sse;
+
 pub mod wire;
 
 pub mod claude_messages;

@@ -4,16 +4,18 @@
 //! or no id, and the list of pieces ends with `[DONE]` or with the stream. A turn is whole once its `finish_reason` came;
 //! what follows can only be usage.
 
-use serde::Deserialize;
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 use toolwarden_tools::json_tree::{Node, unheld_number};
 
 use super::call_assembly::CallPiece;
+use super::event_reader::{EventReader, Few, Fields, Loose, Unread, read_object, value_of};
 use super::object_support::{ObjectSupport, StrictDialect};
 use super::sse::SseEvent;
 use super::turn_options::{OutputShape, ToolChoice};
 use super::wire::{
-    Decoder, Draft, Progress, Protocol, WireIds, WireSettings, event_json, object, stream_error, text_at, tokens,
+    Decoder, Draft, Progress, Protocol, WireIds, WireSettings, object, read_event, stream_error, text_at, tokens,
     wire_name,
 };
 use super::{Message, ModelCall, ModelError, ModelRequest, ModelTurn, Replay, StopReason, TokenUsage, TurnSink};
@@ -81,10 +83,11 @@ impl Protocol for OpenAiChat {
         if !body.get("choices").is_some_and(Value::is_array) {
             return Err(ModelError::Unreadable { message: "it is no chat completion: it has no choices".to_owned() });
         }
-        let chunk = Chunk::deserialize(body)
+        let mut chunk = Chunk::default();
+        read_object(text, &mut chunk)
             .map_err(|error| ModelError::Unreadable { message: format!("it is no chat completion: {error}") })?;
         let mut decoder = ChatDecoder::default();
-        decoder.take(chunk, text, sink)?;
+        decoder.take(&chunk, sink)?;
         Box::new(decoder).finish()
     }
 }
@@ -174,56 +177,96 @@ fn response_format(shape: &OutputShape) -> Value {
 }
 
 /// A piece of an answer; a whole answer has the same shape, with `message` for `delta`.
-#[derive(Debug, Deserialize)]
-struct Chunk {
-    #[serde(default)]
-    choices: Option<Vec<Choice>>,
-    #[serde(default)]
-    usage: Option<Value>,
-    #[serde(default)]
-    error: Option<Value>,
+#[derive(Debug, Default)]
+struct Chunk<'a> {
+    choices: Option<Few<Choice<'a>>>,
+    usage: Option<Box<Value>>,
+    error: Option<Box<Value>>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Choice {
-    #[serde(default)]
+#[derive(Debug, Default)]
+struct Choice<'a> {
     index: Option<u64>,
-    #[serde(default, alias = "message")]
-    delta: Option<Delta>,
-    #[serde(default)]
-    finish_reason: Option<String>,
+    delta: Option<Delta<'a>>,
+    finish_reason: Option<Cow<'a, str>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct Delta {
-    #[serde(default)]
-    content: Option<Value>,
-    #[serde(default)]
-    refusal: Option<String>,
-    #[serde(default)]
-    reasoning_content: Option<String>,
-    #[serde(default)]
-    tool_calls: Option<Vec<CallDelta>>,
+#[derive(Debug, Default)]
+struct Delta<'a> {
+    content: Option<Loose<'a>>,
+    refusal: Option<Cow<'a, str>>,
+    reasoning_content: Option<Cow<'a, str>>,
+    tool_calls: Option<Few<CallDelta<'a>>>,
 }
 
-#[derive(Debug, Deserialize)]
-struct CallDelta {
-    #[serde(default)]
+#[derive(Debug, Default)]
+struct CallDelta<'a> {
     index: Option<u64>,
-    #[serde(default)]
-    id: Option<String>,
-    #[serde(default)]
-    function: Option<FunctionDelta>,
-    #[serde(default)]
-    extra_content: Option<Value>,
+    id: Option<Cow<'a, str>>,
+    function: Option<FunctionDelta<'a>>,
+    extra_content: Option<Box<Value>>,
 }
 
-#[derive(Debug, Deserialize)]
-struct FunctionDelta {
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default)]
-    arguments: Option<Value>,
+#[derive(Debug, Default)]
+struct FunctionDelta<'a> {
+    name: Option<Cow<'a, str>>,
+    arguments: Option<Loose<'a>>,
+}
+
+impl<'a> Fields<'a> for Chunk<'a> {
+    fn read(&mut self, key: &str, value: &mut EventReader<'a>) -> Result<(), Unread> {
+        match key {
+            "choices" => value.list(&mut self.choices),
+            "usage" => value.value(&mut self.usage),
+            "error" => value.value(&mut self.error),
+            _ => value.skip(),
+        }
+    }
+}
+
+impl<'a> Fields<'a> for Choice<'a> {
+    fn read(&mut self, key: &str, value: &mut EventReader<'a>) -> Result<(), Unread> {
+        match key {
+            "index" => value.number(&mut self.index),
+            "delta" | "message" => value.part(&mut self.delta),
+            "finish_reason" => value.text(&mut self.finish_reason),
+            _ => value.skip(),
+        }
+    }
+}
+
+impl<'a> Fields<'a> for Delta<'a> {
+    fn read(&mut self, key: &str, value: &mut EventReader<'a>) -> Result<(), Unread> {
+        match key {
+            "content" => value.loose(&mut self.content),
+            "refusal" => value.text(&mut self.refusal),
+            "reasoning_content" => value.text(&mut self.reasoning_content),
+            "tool_calls" => value.list(&mut self.tool_calls),
+            _ => value.skip(),
+        }
+    }
+}
+
+impl<'a> Fields<'a> for CallDelta<'a> {
+    fn read(&mut self, key: &str, value: &mut EventReader<'a>) -> Result<(), Unread> {
+        match key {
+            "index" => value.number(&mut self.index),
+            "id" => value.text(&mut self.id),
+            "function" => value.part(&mut self.function),
+            "extra_content" => value.value(&mut self.extra_content),
+            _ => value.skip(),
+        }
+    }
+}
+
+impl<'a> Fields<'a> for FunctionDelta<'a> {
+    fn read(&mut self, key: &str, value: &mut EventReader<'a>) -> Result<(), Unread> {
+        match key {
+            "name" => value.text(&mut self.name),
+            "arguments" => value.loose(&mut self.arguments),
+            _ => value.skip(),
+        }
+    }
 }
 
 /// Reads chunks.
@@ -240,8 +283,9 @@ impl Decoder for ChatDecoder {
         if event.data.trim() == "[DONE]" {
             return Ok(Progress::Done);
         }
-        if let Some(chunk) = event_json::<Chunk>(event)? {
-            self.take(chunk, &event.data, sink)?;
+        let mut chunk = Chunk::default();
+        if read_event(&mut chunk, event)? {
+            self.take(&chunk, sink)?;
         }
         Ok(if self.draft.stop.is_some() { Progress::Whole } else { Progress::Open })
     }
@@ -262,82 +306,82 @@ impl Decoder for ChatDecoder {
 }
 
 impl ChatDecoder {
-    /// Takes a chunk, which was read from this text.
-    fn take(&mut self, chunk: Chunk, text: &str, sink: &dyn TurnSink) -> Result<(), ModelError> {
-        if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
-            return Err(stream_error(&error));
+    fn take(&mut self, chunk: &Chunk<'_>, sink: &dyn TurnSink) -> Result<(), ModelError> {
+        if let Some(error) = &chunk.error {
+            return Err(stream_error(error));
         }
-        if let Some(usage) = chunk.usage.filter(Value::is_object) {
-            self.draft.usage = usage_of(&usage);
+        if let Some(usage) = chunk.usage.as_deref().filter(|usage| usage.is_object()) {
+            self.draft.usage = usage_of(usage);
         }
         // Only one answer is asked for.
-        for choice in chunk.choices.unwrap_or_default().into_iter().filter(|choice| choice.index.unwrap_or(0) == 0) {
-            if let Some(delta) = choice.delta {
-                self.take_delta(delta, text, sink)?;
+        for choice in chunk.choices.iter().flat_map(Few::iter).filter(|choice| choice.index.unwrap_or(0) == 0) {
+            if let Some(delta) = &choice.delta {
+                self.take_delta(delta, sink)?;
             }
-            if let Some(reason) = choice.finish_reason.filter(|reason| !reason.is_empty()) {
-                self.draft.stop = Some(stop_reason(&reason)?);
+            match choice.finish_reason.as_deref().unwrap_or("") {
+                "" => {}
+                reason => self.draft.stop = Some(stop_reason(reason)?),
             }
         }
         Ok(())
     }
 
-    fn take_delta(&mut self, delta: Delta, text: &str, sink: &dyn TurnSink) -> Result<(), ModelError> {
-        match delta.content {
-            Some(Value::String(text)) => self.draft.push_text(&text, sink)?,
+    fn take_delta(&mut self, delta: &Delta<'_>, sink: &dyn TurnSink) -> Result<(), ModelError> {
+        match &delta.content {
+            Some(Loose::Text(text)) => self.draft.push_text(text, sink)?,
             // A few servers send the parts of a message.
-            Some(Value::Array(parts)) => {
-                for part in &parts {
+            Some(Loose::Other(other)) => {
+                let parts = value_of(other).unwrap_or_default();
+                for part in parts.as_array().into_iter().flatten() {
                     self.draft.push_text(text_at(part, "text"), sink)?;
                 }
             }
-            _ => {}
+            None => {}
         }
-        if let Some(refusal) = delta.refusal.filter(|refusal| !refusal.is_empty()) {
+        let refusal = delta.refusal.as_deref().unwrap_or("");
+        if !refusal.is_empty() {
             self.refused = true;
-            self.draft.push_text(&refusal, sink)?;
+            self.draft.push_text(refusal, sink)?;
         }
-        if let Some(thought) = delta.reasoning_content.filter(|thought| !thought.is_empty()) {
+        let thought = delta.reasoning_content.as_deref().unwrap_or("");
+        if !thought.is_empty() {
             if self.reasoning.len() + thought.len() > super::wire::TEXT_BYTES_MAX {
                 return Err(ModelError::TooLarge { message: "it thinks without end".to_owned() });
             }
-            sink.reasoning_delta(&thought);
-            self.reasoning.push_str(&thought);
+            sink.reasoning_delta(thought);
+            self.reasoning.push_str(thought);
         }
-        for (at, call) in delta.tool_calls.unwrap_or_default().into_iter().enumerate() {
-            let function = call.function.unwrap_or(FunctionDelta { name: None, arguments: None });
-            let arguments = match function.arguments {
-                Some(Value::String(text)) => text,
-                None | Some(Value::Null) => String::new(),
-                // A few servers send the object itself.
-                Some(other) => written_arguments(text, at).unwrap_or_else(|| other.to_string()),
-            };
-            let piece = CallPiece {
-                index: call.index,
-                id: call.id.as_deref().unwrap_or(""),
-                name: function.name.as_deref().unwrap_or(""),
-                arguments: &arguments,
-            };
-            let place = self.draft.push_call(piece, sink);
-            if let Some(extra) = call.extra_content.filter(|extra| !extra.is_null()) {
-                self.extra.insert(place.to_string(), extra);
-            }
+        for call in delta.tool_calls.iter().flat_map(Few::iter) {
+            self.take_call(call, sink);
         }
         Ok(())
     }
+
+    fn take_call(&mut self, call: &CallDelta<'_>, sink: &dyn TurnSink) {
+        let function = call.function.as_ref();
+        let arguments = match function.and_then(|function| function.arguments.as_ref()) {
+            Some(Loose::Text(text)) => Cow::Borrowed(&**text),
+            None => Cow::Borrowed(""),
+            // A few servers send the object itself.
+            Some(Loose::Other(other)) => Cow::Owned(compact(other)),
+        };
+        let piece = CallPiece {
+            index: call.index,
+            id: call.id.as_deref().unwrap_or(""),
+            name: function.and_then(|function| function.name.as_deref()).unwrap_or(""),
+            arguments: &arguments,
+        };
+        let place = self.draft.push_call(piece, sink);
+        if let Some(extra) = call.extra_content.as_deref() {
+            self.extra.insert(place.to_string(), extra.clone());
+        }
+    }
 }
 
-/// The arguments of a call that came as JSON, as they were written; none where a value has all of their digits.
-fn written_arguments(text: &str, call: usize) -> Option<String> {
-    unheld_number(text)?;
-    let chunk = Node::read(text).ok()?;
-    let Node::Array(choices) = chunk.get("choices")? else { return None };
-    let is_first = |choice: &&Node<'_>| choice.get("index").is_none_or(|index| index.write() == "0");
-    let choice = choices.iter().find(is_first)?;
-    let Node::Array(calls) = choice.get("delta").or_else(|| choice.get("message"))?.get("tool_calls")? else {
-        return None;
-    };
-    calls.get(call)?.get("function")?.get("arguments").map(Node::write)
+/// JSON without blanks; numbers as they were written where a value does not have all of their digits.
+fn compact(json: &str) -> String {
+    let exact = unheld_number(json).and_then(|_| Node::read(json).ok()).map(|node| node.write());
+    exact.or_else(|| value_of(json).map(|value| value.to_string())).unwrap_or_else(|| json.to_owned())
 }
 
 fn stop_reason(reason: &str) -> Result<StopReason, ModelError> {

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::call_assembly::{CALLS_MAX, CallAssembly, CallPiece};
+use super::event_reader::{Fields, read_object};
 use super::object_support::ObjectSupport;
 use super::sse::SseEvent;
 use super::{CallDelta, Message, ModelError, ModelRequest, ModelTurn, Replay, StopReason, TokenUsage, TurnSink};
@@ -229,17 +230,18 @@ pub fn object(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value 
     Value::Object(kept.map(|(key, value)| (key.to_owned(), value)).collect::<Map<_, _>>())
 }
 
-/// An event's text as JSON.
+/// Reads an event's text into `place`; says whether it is an event as this protocol has them.
 ///
 /// # Errors
 /// [`ModelError::Incomplete`]: what is not JSON was cut or damaged on its way.
-pub fn event_json<'a, T: serde::Deserialize<'a>>(event: &'a SseEvent<'_>) -> Result<Option<T>, ModelError> {
-    match serde_json::from_str(&event.data) {
-        Ok(value) => Ok(Some(value)),
+pub fn read_event<'a, T: Fields<'a>>(place: &mut T, event: &'a SseEvent<'_>) -> Result<bool, ModelError> {
+    if read_object(&event.data, place).is_ok() {
+        return Ok(true);
+    }
+    match serde_json::from_str::<Value>(&event.data) {
         // JSON of another shape is an event that this protocol did not have when this was written.
-        Err(error) if error.is_data() && serde_json::from_str::<Value>(&event.data).is_ok_and(|v| v.is_object()) => {
-            Ok(None)
-        }
+        Ok(Value::Object(_)) => Ok(false),
+        Ok(_) => Err(ModelError::Incomplete { message: "an event of the stream is no JSON object".to_owned() }),
         Err(error) => Err(ModelError::Incomplete { message: format!("an event of the stream is not JSON: {error}") }),
     }
 }

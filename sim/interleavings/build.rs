@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// The mounts, and what they stand on.
-const MODULES: [&str; 26] = [
+const MODULES: [&str; 27] = [
     "budget",
+    "event_queue",
     "lease",
     "millisecond",
     "retention",
@@ -132,11 +133,13 @@ const EVERYWHERE: [(&str, &str); 3] = [
 ];
 
 /// In one module.
-const SOMEWHERE: [(&str, &str, &str); 7] = [
+const SOMEWHERE: [(&str, &str, &str); 9] = [
     // ractor's handle of a timer ends it by itself, without a second handle for that.
     ("confirmations", "use tokio::task::AbortHandle;", "use ractor::concurrency::JoinHandle;"),
     ("confirmations", "task: AbortHandle,", "task: JoinHandle<Result<(), ractor::MessagingErr<ConfirmationMessage>>>,"),
     ("confirmations", "task: task.abort_handle()", "task"),
+    ("fact_log", "use tokio::task::JoinHandle;", "use ractor::concurrency::JoinHandle;"),
+    ("fact_log", "if let Some(pause) = state.pause.take()", "if let Some(mut pause) = state.pause.take()"),
     ("nursery", "use tokio::task::AbortHandle;\n", ""),
     ("nursery", "struct Timer(AbortHandle);", "struct Timer(Option<Box<dyn FnOnce() + Send>>);"),
     (

@@ -54,6 +54,10 @@ pub mod budget {
     include!(concat!(env!("OUT_DIR"), "/budget.rs"));
 }
 /// As shipped.
+pub mod event_queue {
+    include!(concat!(env!("OUT_DIR"), "/event_queue.rs"));
+}
+/// As shipped.
 pub mod lease {
     include!(concat!(env!("OUT_DIR"), "/lease.rs"));
 }

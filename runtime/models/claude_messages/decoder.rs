@@ -6,14 +6,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 use toolwarden_tools::json_tree::{Node, unheld_number};
 
 use super::CLAUDE_MESSAGES;
 use crate::models::call_assembly::{CALLS_MAX, CallPiece};
+use crate::models::event_reader::{EventReader, Fields, Unread};
 use crate::models::sse::SseEvent;
-use crate::models::wire::{Decoder, Draft, Progress, TEXT_BYTES_MAX, event_json, stream_error, text_at, tokens};
+use crate::models::wire::{Decoder, Draft, Progress, TEXT_BYTES_MAX, read_event, stream_error, text_at, tokens};
 use crate::models::{ModelError, ModelTurn, StopReason, TokenUsage, TurnSink};
 
 /// Reads events.
@@ -29,6 +29,8 @@ pub(super) struct MessagesDecoder {
 struct Block {
     /// As it began, with text, thinking, signature and citations added since.
     value: Value,
+    /// A field of it, and pieces that it gets before anything else is added.
+    run: Option<(&'static str, String)>,
     /// Which call of the turn it is.
     call: Option<usize>,
     /// The input of a provider's own tool.
@@ -38,54 +40,77 @@ struct Block {
 }
 
 /// An event, as far as it is looked at.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default)]
 struct Event<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(default)]
+    kind: Option<Cow<'a, str>>,
     index: Option<u64>,
-    #[serde(default)]
-    delta: Option<Delta>,
-    #[serde(default)]
-    content_block: Option<Value>,
-    #[serde(default)]
-    message: Option<Value>,
-    #[serde(default)]
-    usage: Option<Value>,
-    #[serde(default)]
-    error: Option<Value>,
+    delta: Option<Delta<'a>>,
+    content_block: Option<Box<Value>>,
+    message: Option<Box<Value>>,
+    usage: Option<Box<Value>>,
+    error: Option<Box<Value>>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Delta {
-    #[serde(default, rename = "type")]
-    kind: Option<String>,
-    #[serde(default)]
-    text: Option<String>,
-    #[serde(default)]
-    partial_json: Option<String>,
-    #[serde(default)]
-    thinking: Option<String>,
-    #[serde(default)]
-    signature: Option<String>,
-    #[serde(default)]
-    citation: Option<Value>,
-    #[serde(default)]
-    stop_reason: Option<String>,
+#[derive(Debug, Default)]
+struct Delta<'a> {
+    kind: Option<Cow<'a, str>>,
+    text: Option<Cow<'a, str>>,
+    partial_json: Option<Cow<'a, str>>,
+    thinking: Option<Cow<'a, str>>,
+    signature: Option<Cow<'a, str>>,
+    citation: Option<Box<Value>>,
+    stop_reason: Option<Cow<'a, str>>,
+}
+
+impl<'a> Fields<'a> for Event<'a> {
+    fn read(&mut self, key: &str, value: &mut EventReader<'a>) -> Result<(), Unread> {
+        match key {
+            "type" => value.text(&mut self.kind),
+            "index" => value.number(&mut self.index),
+            "delta" => value.part(&mut self.delta),
+            "content_block" => value.value(&mut self.content_block),
+            "message" => value.value(&mut self.message),
+            "usage" => value.value(&mut self.usage),
+            "error" => value.value(&mut self.error),
+            _ => value.skip(),
+        }
+    }
+}
+
+impl<'a> Fields<'a> for Delta<'a> {
+    fn read(&mut self, key: &str, value: &mut EventReader<'a>) -> Result<(), Unread> {
+        match key {
+            "type" => value.text(&mut self.kind),
+            "text" => value.text(&mut self.text),
+            "partial_json" => value.text(&mut self.partial_json),
+            "thinking" => value.text(&mut self.thinking),
+            "signature" => value.text(&mut self.signature),
+            "citation" => value.value(&mut self.citation),
+            "stop_reason" => value.text(&mut self.stop_reason),
+            _ => value.skip(),
+        }
+    }
 }
 
 impl Decoder for MessagesDecoder {
     fn event(&mut self, event: &SseEvent<'_>, sink: &dyn TurnSink) -> Result<Progress, ModelError> {
-        let data = &event.data;
-        let Some(event) = event_json::<Event<'_>>(event)? else { return Ok(self.progress()) };
-        match event.kind.as_ref() {
+        let (written, mut event) = (event, Event::default());
+        if !read_event(&mut event, written)? {
+            return Ok(self.progress());
+        }
+        match event.kind.as_deref().unwrap_or("") {
             "message_start" => {
                 let usage = event.message.as_ref().and_then(|message| message.get("usage"));
                 self.add_usage(usage.unwrap_or(&Value::Null));
             }
             "content_block_start" => {
                 let index = event.index.unwrap_or(self.blocks.len() as u64);
-                self.begin(index, event.content_block.unwrap_or(Value::Null), &input_of(data), sink)?;
+                self.begin(
+                    index,
+                    event.content_block.map_or(Value::Null, |block| *block),
+                    &input_of(&written.data),
+                    sink,
+                )?;
             }
             "content_block_delta" => {
                 if let (Some(index), Some(delta)) = (event.index, event.delta) {
@@ -101,14 +126,14 @@ impl Decoder for MessagesDecoder {
                 if let Some(reason) = event.delta.and_then(|delta| delta.stop_reason) {
                     self.draft.stop = Some(stop_reason(&reason)?);
                 }
-                self.add_usage(&event.usage.unwrap_or(Value::Null));
+                self.add_usage(event.usage.as_deref().unwrap_or(&Value::Null));
             }
             "message_stop" => {
                 // One server leaves the reason out; its stop is still its last word.
                 self.draft.stop.get_or_insert(StopReason::EndTurn);
                 return Ok(Progress::Done);
             }
-            "error" => return Err(stream_error(&event.error.unwrap_or(Value::Null))),
+            "error" => return Err(stream_error(event.error.as_deref().unwrap_or(&Value::Null))),
             _ => {}
         }
         Ok(self.progress())
@@ -204,12 +229,12 @@ impl MessagesDecoder {
             self.draft.push_call(piece, sink)
         });
         self.draft.push_text(text_at(&value, "text"), sink)?;
-        let block = Block { value, call, input: String::new(), bytes: 0, stopped: false };
+        let block = Block { value, run: None, call, input: String::new(), bytes: 0, stopped: false };
         self.blocks.insert(index, block);
         Ok(())
     }
 
-    fn append(&mut self, index: u64, delta: Delta, sink: &dyn TurnSink) -> Result<(), ModelError> {
+    fn append(&mut self, index: u64, delta: Delta<'_>, sink: &dyn TurnSink) -> Result<(), ModelError> {
         // Pieces of a block that is not open are late or lost: nothing is made of them.
         let Some(block) = self.blocks.get_mut(&index).filter(|block| !block.stopped) else {
             return Err(ModelError::Incomplete { message: format!("a piece of block {index}, which is not open") });
@@ -239,9 +264,10 @@ impl MessagesDecoder {
         }
         if let (Some("citations_delta"), Some(citation)) = (delta.kind.as_deref(), delta.citation) {
             block.count(citation.to_string().len())?;
+            block.close_run();
             match block.value.get_mut("citations").and_then(Value::as_array_mut) {
-                Some(citations) => citations.push(citation),
-                None => block.value["citations"] = json!([citation]),
+                Some(citations) => citations.push(*citation),
+                None => block.fields()["citations"] = json!([*citation]),
             }
         }
         Ok(())
@@ -268,22 +294,41 @@ impl Block {
         Ok(())
     }
 
-    fn extend(&mut self, key: &str, piece: &str) -> Result<(), ModelError> {
+    fn extend(&mut self, key: &'static str, piece: &str) -> Result<(), ModelError> {
         self.count(piece.len())?;
-        if !self.value.is_object() {
-            self.value = json!({"type": "text"});
-        }
-        match &mut self.value[key] {
-            Value::String(text) => text.push_str(piece),
-            other => *other = json!(piece),
+        match &mut self.run {
+            Some((field, pieces)) if *field == key => pieces.push_str(piece),
+            _ => {
+                self.close_run();
+                self.run = Some((key, piece.to_owned()));
+            }
         }
         Ok(())
     }
 
+    /// Adds the pieces that have come to their field.
+    fn close_run(&mut self) {
+        let Some((key, pieces)) = self.run.take() else { return };
+        match &mut self.fields()[key] {
+            Value::String(text) => text.push_str(&pieces),
+            other => *other = Value::String(pieces),
+        }
+    }
+
+    /// Its value, to which a field can be added: one that began as no object is text.
+    fn fields(&mut self) -> &mut Value {
+        if !self.value.is_object() {
+            self.value = json!({"type": "text"});
+        }
+        &mut self.value
+    }
+
     fn into_value(mut self) -> Value {
+        self.close_run();
         if self.call.is_none() && !self.input.is_empty() {
             // A string of digits goes back where a number would have lost some.
-            self.value["input"] = Node::read(&self.input).map_or_else(|_| json!({}), |input| input.to_held_value());
+            let input = Node::read(&self.input).map_or_else(|_| json!({}), |input| input.to_held_value());
+            self.fields()["input"] = input;
         }
         self.value
     }

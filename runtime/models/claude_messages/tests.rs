@@ -203,3 +203,31 @@ fn numbers_that_no_value_holds_come_whole_and_go_back_as_their_digits() {
         assert_eq!(sent["messages"][1]["content"][0]["input"], json!({"n": NUMBER}));
     }
 }
+
+#[test]
+fn a_block_that_is_no_object_is_text_and_harms_nothing() {
+    let citation = json!({"type": "citations_delta", "citation": {"url": "u"}});
+    let input = json!({"type": "input_json_delta", "partial_json": "{\"x\":1}"});
+    for block in [json!("x"), json!([1]), json!(7), Value::Null] {
+        let text = json!({"type": "text_delta", "text": "a"});
+        let turn = turn(&events(&[(block.clone(), vec![citation.clone(), input.clone(), text])], "end_turn"));
+        assert_eq!((turn.text.as_str(), turn.calls.len()), ("a", 0), "{block}");
+        let kept = json!({"type": "text", "citations": [{"url": "u"}], "text": "a", "input": {"x": 1}});
+        assert_eq!(turn.replay.unwrap().items, [kept], "{block}");
+    }
+}
+
+#[test]
+fn what_is_added_to_a_block_stands_in_the_order_in_which_it_came() {
+    let deltas = [
+        json!({"type": "text_delta", "text": "a"}),
+        json!({"type": "text_delta", "text": "b"}),
+        json!({"type": "citations_delta", "citation": {"n": 1}}),
+        json!({"type": "text_delta", "text": "c"}),
+        json!({"type": "citations_delta", "citation": {"n": 2}}),
+        json!({"type": "text_delta", "text": ""}),
+    ];
+    let turn = turn(&events(&[(json!({"type": "text"}), deltas.into())], "end_turn"));
+    let kept = json!({"type": "text", "text": "abc", "citations": [{"n": 1}, {"n": 2}]});
+    assert_eq!((turn.text.as_str(), &turn.replay.unwrap().items[0].to_string()), ("abc", &kept.to_string()));
+}

@@ -7,7 +7,9 @@ use super::{OPENAI_CHAT, OpenAiChat};
 use crate::models::sse::SseEvent;
 use crate::models::turn_options::{OutputShape, ToolChoice, TurnOptions};
 use crate::models::wire::{Protocol as _, WireSettings};
-use crate::models::{CallArguments, Message, ModelCall, ModelRequest, ModelTurn, NoSink, Replay, ToolResult};
+use crate::models::{
+    CallArguments, Message, ModelCall, ModelError, ModelRequest, ModelTurn, NoSink, Replay, ToolResult,
+};
 
 fn request(messages: Vec<Message>, options: TurnOptions) -> Value {
     let tool = ToolDefinition { name: "read".into(), description: "d".into(), parameters: json!({"type": "object"}) };
@@ -60,6 +62,18 @@ fn arguments_that_come_as_an_object_keep_every_digit() {
         let CallArguments::Malformed { text, error } = &turn.calls[0].arguments else { panic!("{part}: {turn:?}") };
         assert!(text.contains(NUMBER) && error.contains(NUMBER), "{part}: {error}");
     }
+}
+
+#[test]
+fn a_number_beyond_every_double_is_told_with_its_call() {
+    // Case C148.
+    let call = r#"{"index":0,"id":"a","function":{"name":"f","arguments":{"n": 1e400}}}"#;
+    let text = format!(r#"{{"x":1e400,"choices":[{{"delta":{{"tool_calls":[{call}]}},"finish_reason":"stop"}}]}}"#);
+    let mut decoder = OpenAiChat.decoder();
+    decoder.event(&SseEvent { kind: "".into(), data: text.into() }, &NoSink).unwrap();
+    let turn = decoder.finish().unwrap();
+    let CallArguments::Malformed { text, error } = &turn.calls[0].arguments else { panic!("{turn:?}") };
+    assert!(text == r#"{"n":1e400}"# && error.contains("1e400"), "{text}: {error}");
 }
 
 #[test]
@@ -160,4 +174,27 @@ fn a_turn_of_another_protocol_is_written_plainly() {
         request(vec![Message::Assistant { text: "t".into(), calls: Vec::new(), replay }], TurnOptions::default());
     assert_eq!(body["messages"][1], json!({"role": "assistant", "content": "t"}));
     assert_eq!(OpenAiChat.name(), OPENAI_CHAT);
+}
+
+#[test]
+fn an_event_of_another_shape_is_passed_by_and_one_that_is_no_json_is_damage() {
+    let read = |data: &str| {
+        let mut decoder = OpenAiChat.decoder();
+        decoder.event(&SseEvent { kind: "".into(), data: data.to_owned().into() }, &NoSink).map(|_| ())
+    };
+    for data in [r#"{"choices":{"a":1}}"#, r#"{"choices":[{"delta":{"refusal":5}}]}"#, r#"{"choices":[{"delta":[]}]}"#]
+    {
+        assert_eq!(read(data), Ok(()), "{data}");
+    }
+    for data in [
+        r#"{"choices":["#,
+        r#"{"choices":[{"delta":{"content":"a}}]}"#,
+        "7",
+        "\"x\"",
+        r#"{"choices":[]}}"#,
+        "{\"x\":nul}",
+    ] {
+        let error = read(data).unwrap_err();
+        assert!(matches!(error, ModelError::Incomplete { .. }), "{data}: {error:?}");
+    }
 }

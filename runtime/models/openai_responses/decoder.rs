@@ -7,13 +7,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::OPENAI_RESPONSES;
 use crate::models::call_assembly::{ARGUMENTS_BYTES_MAX, CALLS_MAX, CallPiece};
+use crate::models::event_reader::{EventReader, Fields, Unread};
 use crate::models::sse::SseEvent;
-use crate::models::wire::{Decoder, Draft, Progress, event_json, stream_error, text_at, tokens};
+use crate::models::wire::{Decoder, Draft, Progress, read_event, stream_error, text_at, tokens};
 use crate::models::{CallDelta, ModelError, ModelTurn, StopReason, TokenUsage, TurnSink};
 
 /// Reads events.
@@ -35,6 +35,8 @@ pub(super) struct ResponsesDecoder {
 struct Item {
     /// The item as it was last given.
     value: Value,
+    /// Its call's id and tool, when it is one: they are asked for with every piece.
+    call: Option<(String, String)>,
     /// The pieces of its arguments, unless they were given whole.
     arguments: String,
     /// Bytes of the arguments, those beyond the limit included.
@@ -45,32 +47,46 @@ struct Item {
 }
 
 /// An event, as far as it is looked at.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default)]
 struct Event<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(default)]
-    sequence_number: Option<Value>,
-    #[serde(default)]
+    kind: Option<Cow<'a, str>>,
+    sequence_number: Option<u64>,
     output_index: Option<u64>,
-    #[serde(default)]
-    item_id: Option<String>,
-    #[serde(default)]
-    delta: Option<String>,
-    #[serde(default)]
-    arguments: Option<String>,
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default)]
-    item: Option<Value>,
-    #[serde(default)]
-    response: Option<Value>,
-    #[serde(default)]
-    error: Option<Value>,
-    #[serde(default)]
-    code: Option<Value>,
-    #[serde(default)]
-    message: Option<String>,
+    item_id: Option<Cow<'a, str>>,
+    delta: Option<Cow<'a, str>>,
+    arguments: Option<Cow<'a, str>>,
+    name: Option<Cow<'a, str>>,
+    item: Option<Box<Value>>,
+    response: Option<Box<Value>>,
+    error: Option<Box<Value>>,
+    code: Option<Box<Value>>,
+    message: Option<Cow<'a, str>>,
+}
+
+impl<'a> Fields<'a> for Event<'a> {
+    fn read(&mut self, key: &str, value: &mut EventReader<'a>) -> Result<(), Unread> {
+        match key {
+            "type" => value.text(&mut self.kind),
+            "sequence_number" => value.maybe_number(&mut self.sequence_number),
+            "output_index" => value.number(&mut self.output_index),
+            "item_id" => value.text(&mut self.item_id),
+            "delta" => value.text(&mut self.delta),
+            "arguments" => value.text(&mut self.arguments),
+            "name" => value.text(&mut self.name),
+            "item" => value.value(&mut self.item),
+            "response" => value.value(&mut self.response),
+            "error" => value.value(&mut self.error),
+            "code" => value.value(&mut self.code),
+            "message" => value.text(&mut self.message),
+            _ => value.skip(),
+        }
+    }
+}
+
+impl Event<'_> {
+    fn kind(&self) -> &str {
+        self.kind.as_deref().unwrap_or("")
+    }
 }
 
 impl Decoder for ResponsesDecoder {
@@ -78,11 +94,11 @@ impl Decoder for ResponsesDecoder {
         if event.data.trim() == "[DONE]" {
             return Ok(Progress::Done);
         }
-        let Some(event) = event_json::<Event<'_>>(event)? else { return Ok(Progress::Open) };
-        if self.came_before(&event) {
+        let (written, mut event) = (event, Event::default());
+        if !read_event(&mut event, written)? || event.kind.is_none() || self.came_before(&event) {
             return Ok(Progress::Open);
         }
-        match event.kind.as_ref() {
+        match event.kind() {
             "response.output_text.delta" | "response.refusal.delta" => {
                 let text = event.delta.as_deref().unwrap_or("");
                 self.draft.push_text(text, sink)?;
@@ -102,7 +118,7 @@ impl Decoder for ResponsesDecoder {
                 if let Some(whole) = &event.arguments {
                     item.replace(whole);
                 }
-                if let (Some(name), "") = (&event.name, text_at(&item.value, "name")) {
+                if let (Some(name), "") = (event.name.as_deref(), text_at(&item.value, "name")) {
                     item.set("type", json!("function_call"));
                     item.set("name", json!(name));
                 }
@@ -112,12 +128,12 @@ impl Decoder for ResponsesDecoder {
                 self.show_call(place, "", sink);
             }
             "response.completed" | "response.incomplete" | "response.failed" => {
-                self.end(event.response.as_ref().unwrap_or(&Value::Null), sink)?;
+                self.end(event.response.as_deref().unwrap_or(&Value::Null), sink)?;
                 return Ok(Progress::Done);
             }
             "error" => {
-                let flat = json!({"code": event.code, "message": event.message});
-                return Err(stream_error(event.error.as_ref().filter(|error| error.is_object()).unwrap_or(&flat)));
+                let flat = json!({"code": event.code, "message": event.message.as_deref()});
+                return Err(stream_error(event.error.as_deref().filter(|error| error.is_object()).unwrap_or(&flat)));
             }
             _ => {}
         }
@@ -149,7 +165,7 @@ pub(super) fn whole(body: &Value, sink: &dyn TurnSink) -> Result<ModelTurn, Mode
 impl ResponsesDecoder {
     /// Whether an event is the last one again. What it says would be shown twice, and the whole answer has it once.
     fn came_before(&mut self, event: &Event<'_>) -> bool {
-        let Some(number) = event.sequence_number.as_ref().and_then(Value::as_u64) else { return false };
+        let Some(number) = event.sequence_number else { return false };
         let last = self.number.replace(number);
         let is_again = self.counts && last == Some(number);
         self.counts |= last.is_some_and(|last| number > last);
@@ -159,14 +175,16 @@ impl ResponsesDecoder {
     /// Where the item stands that a piece belongs to: by its place, or by its id where the place is missing, or the
     /// last one.
     fn place(&self, event: &Event<'_>) -> u64 {
-        let by_id =
-            |id: &String| self.items.iter().find(|(_, item)| text_at(&item.value, "id") == id).map(|(at, _)| *at);
-        let at = event.output_index.or_else(|| event.item_id.as_ref().and_then(by_id));
+        let by_id = |id: &str| self.items.iter().find(|(_, item)| text_at(&item.value, "id") == id).map(|(at, _)| *at);
+        let at = event.output_index.or_else(|| event.item_id.as_deref().and_then(by_id));
         at.or_else(|| self.items.last_key_value().map(|(at, _)| *at)).unwrap_or(0)
     }
 
     fn item(&mut self, event: &Event<'_>) -> Result<&mut Item, ModelError> {
-        let at = self.place(event);
+        self.item_at(self.place(event))
+    }
+
+    fn item_at(&mut self, at: u64) -> Result<&mut Item, ModelError> {
         if self.items.len() >= CALLS_MAX && !self.items.contains_key(&at) {
             return Err(ModelError::TooLarge { message: format!("it has more than {CALLS_MAX} items") });
         }
@@ -175,13 +193,12 @@ impl ResponsesDecoder {
 
     /// Takes a beginning or an end of an item, and gives its place.
     fn take_item(&mut self, event: &Event<'_>) -> Result<u64, ModelError> {
-        let Some(value) = &event.item else { return Ok(self.place(event)) };
-        let is_done = event.kind.ends_with("done");
+        let Some(value) = event.item.as_deref() else { return Ok(self.place(event)) };
+        let is_done = event.kind().ends_with("done");
         let next = self.items.last_key_value().map_or(0, |(at, _)| at + 1);
         let known = |id: &str| self.items.iter().find(|(_, item)| !id.is_empty() && text_at(&item.value, "id") == id);
         let at = event.output_index.or_else(|| known(text_at(value, "id")).map(|(at, _)| *at)).unwrap_or(next);
-        let placed = Event { output_index: Some(at), kind: Cow::Borrowed(""), ..Event::nothing() };
-        let item = self.item(&placed)?;
+        let item = self.item_at(at)?;
         // Late beginnings and second ends say nothing new.
         if item.done
             || (!is_done
@@ -191,7 +208,7 @@ impl ResponsesDecoder {
         {
             return Ok(at);
         }
-        item.value = value.clone();
+        item.put(value.clone());
         item.done = is_done;
         let arguments = text_at(value, "arguments");
         if !arguments.is_empty() && (is_done || item.arguments.is_empty()) {
@@ -202,13 +219,11 @@ impl ResponsesDecoder {
 
     /// Shows a piece of a call's arguments, and the call itself when it is new.
     fn show_call(&mut self, at: u64, piece: &str, sink: &dyn TurnSink) {
-        let Some(item) = self.items.get(&at).filter(|item| text_at(&item.value, "type") == "function_call") else {
-            return;
-        };
+        let Some((id, tool)) = self.items.get(&at).and_then(|item| item.call.as_ref()) else { return };
         let is_new = !self.shown.contains_key(&at);
         if is_new || !piece.is_empty() {
             *self.shown.entry(at).or_insert(0) += piece.len();
-            sink.call_delta(delta(at, &item.value, piece));
+            sink.call_delta(CallDelta { place: place_of(at), id, tool, arguments: piece });
         }
     }
 
@@ -297,8 +312,11 @@ impl ResponsesDecoder {
 
 /// A piece of the call at a place.
 fn delta<'a>(at: u64, item: &'a Value, arguments: &'a str) -> CallDelta<'a> {
-    let place = usize::try_from(at).unwrap_or(usize::MAX);
-    CallDelta { place, id: text_at(item, "call_id"), tool: text_at(item, "name"), arguments }
+    CallDelta { place: place_of(at), id: text_at(item, "call_id"), tool: text_at(item, "name"), arguments }
+}
+
+fn place_of(at: u64) -> usize {
+    usize::try_from(at).unwrap_or(usize::MAX)
 }
 
 impl Item {
@@ -318,11 +336,19 @@ impl Item {
         (self.arguments, self.argument_bytes) = (whole[..end].to_owned(), usize::MAX);
     }
 
+    fn put(&mut self, value: Value) {
+        let is_call = text_at(&value, "type") == "function_call";
+        self.call = is_call.then(|| (text_at(&value, "call_id").to_owned(), text_at(&value, "name").to_owned()));
+        self.value = value;
+    }
+
     fn set(&mut self, key: &str, value: Value) {
-        if !self.value.is_object() {
-            self.value = json!({});
+        let mut own = std::mem::take(&mut self.value);
+        if !own.is_object() {
+            own = json!({});
         }
-        self.value[key] = value;
+        own[key] = value;
+        self.put(own);
     }
 
     /// The item as its provider would have given it.
@@ -340,25 +366,6 @@ impl Item {
             _ => {}
         }
         self.value
-    }
-}
-
-impl Event<'_> {
-    fn nothing() -> Self {
-        Self {
-            kind: Cow::Borrowed(""),
-            sequence_number: None,
-            output_index: None,
-            item_id: None,
-            delta: None,
-            arguments: None,
-            name: None,
-            item: None,
-            response: None,
-            error: None,
-            code: None,
-            message: None,
-        }
     }
 }
 

@@ -53,6 +53,14 @@ pub mod sync {
 /// Tasks, which shuttle runs.
 pub mod task {
     pub use shuttle::future::{AbortHandle, JoinHandle, spawn, yield_now};
+
+    /// Who goes first is chosen in any case.
+    pub mod coop {
+        /// The same future.
+        pub fn cooperative<F: Future>(future: F) -> F {
+            future
+        }
+    }
 }
 
 pub use task::spawn;
