@@ -123,6 +123,9 @@ impl<'a> EventReader<'a> {
     /// # Errors
     /// [`Unread`].
     pub fn maybe_number(&mut self, place: &mut Option<u64>) -> Result<(), Unread> {
+        if place.is_some() {
+            return Err(TWICE);
+        }
         match self.digits() {
             Some((number, end)) => (*place, self.at) = (Some(number), end),
             None => self.skip()?,
@@ -223,11 +226,10 @@ impl<'a> EventReader<'a> {
         }
     }
 
-    /// Whether null stands there, which is passed then. A field that stands twice is an error, for readers differ on what
-    /// it means.
+    /// Whether null stands there, which is passed then.
     fn is_absent<T>(&mut self, place: &Option<T>) -> Result<bool, Unread> {
         if place.is_some() {
-            return Err(Unread("each field once"));
+            return Err(TWICE);
         }
         let is_null = self.text.as_bytes()[self.at..].starts_with(b"null");
         if is_null {
@@ -339,6 +341,8 @@ impl<'a> EventReader<'a> {
     }
 }
 
+/// A field stands twice: readers differ on what that means.
+const TWICE: Unread = Unread("each field once");
 /// Room for what follows the first escape of a text, in bytes.
 const ESCAPED_BYTES: usize = 32;
 

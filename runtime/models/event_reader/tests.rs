@@ -66,7 +66,7 @@ fn value_again(piece: &Piece<'_>) -> Value {
         "loose",
         piece.loose.as_ref().map(|loose| match loose {
             Loose::Text(text) => json!(text),
-            Loose::Other(other) => serde_json::from_str(other).unwrap(),
+            Loose::Other(other) => value_of(other).unwrap(),
         }),
     );
     put("number", piece.number.map(|number| json!(number)));
@@ -117,6 +117,7 @@ fn a_value_of_another_kind_is_refused_and_so_is_a_field_that_stands_twice() {
         r#""list":"x""#,
         r#""text":"a","text":"b""#,
         r#""part":{},"part":{}"#,
+        r#""maybe":7,"maybe":-7"#,
     ] {
         let text = format!("{{{fields}}}");
         assert!(serde_json::from_str::<Value>(&text).is_ok(), "{text}");
@@ -133,6 +134,7 @@ fn numbers_that_no_value_holds_are_no_reason_to_refuse() {
     let written = format!("{{\"n\":{NUMBER}}}");
     assert_eq!(piece.loose, Some(Loose::Other(&written)));
     assert_eq!((piece.maybe, piece.value.as_deref()), (None, Some(&json!([f64::MAX]))));
+    assert_eq!(value_again(&read(r#"{"loose":1e400}"#).unwrap()), json!({"loose": f64::MAX}));
     assert_eq!(value_of("[1e400, 2]"), Some(json!([f64::MAX, 2])));
 }
 
