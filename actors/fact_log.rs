@@ -4,9 +4,9 @@
 //! for it. What must stay true: facts reach the store in the order they were appended, an acknowledged fact is
 //! durable, and every append has one answer, also when the store breaks down.
 //!
-//! Holds: the appends that wait, whether a batch is under way, and a timer until the store does what batches left. Supervised by: the root, after the journal.
-//! Restart: permanent; appends under way are answered with an error. Mailbox bound: one message for each append that
-//! waits, at most [`WAITING_FACTS_MAX`] in all. Reports: nothing.
+//! Holds: the appends that wait, whether a batch is under way, and a timer until the store does what batches left.
+//! Supervised by: the root, after the journal. Restart: permanent; appends under way are answered with an error. Mailbox
+//! bound: one message for each append that waits, at most [`WAITING_FACTS_MAX`] in all. Reports: nothing.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

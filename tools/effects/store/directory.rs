@@ -12,10 +12,11 @@
 //! ```
 //!
 //! A batch with one session's facts is written to its log and synced. A batch of many sessions is written to one commit
-//! log, which is synced: one wait for all of them; their own logs are written later, several facts at once. A log that lacks what the commit log of a dead process holds is filled up from it. What must stay true: a
-//! commit log goes only after every log that it covers was synced, and a log is read only when it is written. A log
-//! that has become long loses its front, which a snapshot holds: the rest is written aside and renamed, with the last
-//! fact that the snapshot holds, so that it says where it begins.
+//! log, which is synced: one wait for all of them; their own logs are written later, several facts at once. A log that
+//! lacks what the commit log of a dead process holds is filled up from it. What must stay true: a commit log goes only
+//! after every log that it covers was synced, and a log is read only when it is written. A log that has become long
+//! loses its front, which a snapshot holds: the rest is written aside and renamed, with the last fact that the snapshot
+//! holds, so that it says where it begins.
 
 mod commit_log;
 pub mod medium;

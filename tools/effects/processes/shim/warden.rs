@@ -161,8 +161,8 @@ struct Warden<'a> {
     is_leased: bool,
     /// The command itself, until it is reaped.
     leader: Option<Pid>,
-    /// Where it writes, until it is reaped: the host hears of the end of its output with the report that comes of that, and not
-    /// on its own a little earlier, which would wake it twice and keep this process waiting meanwhile.
+    /// Where it writes, until it is reaped: the host hears of the end of its output with the report that comes of that,
+    /// and not on its own a little earlier, which would wake it twice and keep this process waiting meanwhile.
     outputs: Option<[OwnedFd; 2]>,
     grace: Duration,
     phase: Phase,
