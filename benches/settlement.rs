@@ -10,6 +10,7 @@ mod pairing;
 
 use std::hint::black_box;
 use std::io::Write as _;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -192,8 +193,13 @@ fn parts(text: &Arc<str>) {
         "sanitising a stream",
         Box::new(move || {
             let (mut stream, mut bytes) = (CleanStream::default(), 0);
-            pieces(&text).for_each(|piece| stream.push(&sanitiser, piece, &mut |clean| bytes += clean.len()));
-            stream.finish(&sanitiser, &mut |clean| bytes += clean.len());
+            let mut take = |clean: &str| {
+                bytes += clean.len();
+                ControlFlow::Continue(())
+            };
+            let taken = pieces(&text).try_for_each(|piece| stream.push(&sanitiser, piece, &mut take));
+            stream.finish(&sanitiser, &mut take);
+            assert!(taken.is_continue());
             assert_eq!(bytes, LARGE_BYTES);
         }),
     );

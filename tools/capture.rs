@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use crate::effects::processes::Stream;
 use crate::outcome::Excerpt;
 use crate::screen_text;
-use crate::text::{is_continuation, unfinished_bytes};
+use crate::text::{is_continuation, lossy, unfinished_bytes};
 
 /// Bytes kept from the start of an output.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -311,8 +311,11 @@ fn push_long_line(out: &mut String, start: &str, end: &str, length_bytes: u64, r
 
 /// The bytes as text; counts those that are none.
 fn decoded<'a>(bytes: &'a [u8], report: &mut CaptureReport) -> Cow<'a, str> {
-    report.invalid_bytes += bytes.utf8_chunks().map(|chunk| chunk.invalid().len() as u64).sum::<u64>();
-    String::from_utf8_lossy(bytes)
+    let text = lossy(bytes);
+    if let Cow::Owned(_) = text {
+        report.invalid_bytes += bytes.utf8_chunks().map(|chunk| chunk.invalid().len() as u64).sum::<u64>();
+    }
+    text
 }
 
 /// Each character and each run of bytes that are none: how many bytes it has, and how many at most as text on the

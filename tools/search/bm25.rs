@@ -13,6 +13,7 @@ use crate::search::term_finder::TermFinder;
 use crate::search::terms::{Form, split, split_run};
 use crate::search::text::Extent;
 use crate::search::words::{FileWords, PASSAGE_LINES, PASSAGES_PER_FILE_MAX};
+use crate::text::lossy;
 
 /// Longest query that is taken, in bytes.
 pub const QUERY_BYTES_MAX: usize = 2048;
@@ -354,7 +355,7 @@ impl Passages<'_> {
                 let line_start = memchr::memrchr(b'\n', &text[..hit]).map_or(0, |at| at + 1).max(from);
                 let line_end = memchr::memchr(b'\n', &text[hit..]).map_or(text.len(), |at| hit + at);
                 from = line_end + 1;
-                self.query.count_into(&String::from_utf8_lossy(&text[line_start..line_end]), 1.0, &mut counts)
+                self.query.count_into(&lossy(&text[line_start..line_end]), 1.0, &mut counts)
             } else {
                 let mut any = false;
                 split_run(&text[start..end], &mut |term| any |= self.query.count_term(term, 1.0, &mut counts));
@@ -368,7 +369,7 @@ impl Passages<'_> {
             if hit >= defined_to {
                 let line_start = memchr::memrchr(b'\n', &text[..hit]).map_or(0, |at| at + 1);
                 let line_end = memchr::memchr(b'\n', &text[hit..]).map_or(text.len(), |at| hit + at);
-                line = String::from_utf8_lossy(&text[line_start..line_end]);
+                line = lossy(&text[line_start..line_end]);
                 defined_to = line_end;
             }
             self.take(number, &line, &mut counts);

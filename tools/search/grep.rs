@@ -13,6 +13,7 @@ use crate::effects::files::{FileError, Files, OpenFile};
 use crate::search::requirement::Requirement;
 use crate::search::stop::Stop;
 use crate::search::text::{AtNul, TextFacts, TextReader, read_whole, settle_whole};
+use crate::text::lossy;
 use crate::workspace_path::WorkspacePath;
 
 /// Longest pattern that is taken, in bytes.
@@ -253,7 +254,7 @@ impl Collector<'_> {
         let start = if matched { self.matcher.find(line).ok().flatten().map(|found| found.start()) } else { None };
         let column = start.map(|start| Column {
             byte: start as u64 + 1,
-            character: String::from_utf8_lossy(&line[..start]).chars().count() as u64 + 1,
+            character: lossy(&line[..start]).chars().count() as u64 + 1,
         });
         self.found.not_utf8 |= std::str::from_utf8(line).is_err();
         let text = clamp_to(line, start.unwrap_or(0), SHOWN_LINE_BYTES_MAX);
@@ -294,7 +295,7 @@ pub fn clamp_to(line: &[u8], start: usize, bytes_max: usize) -> String {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     // Bytes that are not UTF-8 grow to three.
     if line.len() <= bytes_max
-        && let text = String::from_utf8_lossy(line)
+        && let text = lossy(line)
         && text.len() <= bytes_max
     {
         return text.into_owned();
@@ -304,7 +305,7 @@ pub fn clamp_to(line: &[u8], start: usize, bytes_max: usize) -> String {
     let from = if start < room - before { 0 } else { start - before };
     // Begin between characters, if there are any.
     let from = (from..line.len()).take(4).find(|at| line[*at] & 0xc0 != 0x80).unwrap_or(from);
-    let part = String::from_utf8_lossy(&line[from..line.len().min(from + room)]);
+    let part = lossy(&line[from..line.len().min(from + room)]);
     let end = part.floor_char_boundary(room.min(part.len()));
     // A character cut in two at the end is left out.
     let shown = part[..end].trim_end_matches('\u{fffd}');

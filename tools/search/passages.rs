@@ -16,6 +16,7 @@ use crate::search::scan::scan;
 use crate::search::stop::Stop;
 use crate::search::text::Extent;
 use crate::search::words::{FileWords, PASSAGE_LINES};
+use crate::text::lossy;
 use crate::workspace_path::WorkspacePath;
 
 /// Most files that are scored.
@@ -311,8 +312,7 @@ fn cut_out(
         return None;
     }
     let printed = path.to_string();
-    let weights: Vec<f64> =
-        lines.iter().map(|line| query.line_weight(&String::from_utf8_lossy(line), &printed, rarity)).collect();
+    let weights: Vec<f64> = lines.iter().map(|line| query.line_weight(&lossy(line), &printed, rarity)).collect();
     let (from, to) = window(&weights, context);
     Some(Passage {
         path: path.clone(),

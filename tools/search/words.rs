@@ -9,6 +9,7 @@ use crate::search::definition::{defined_name, is_prose};
 use crate::search::packed::{Packed, write_number};
 use crate::search::terms::{Form, split, split_run};
 use crate::search::text::Extent;
+use crate::text::lossy;
 
 /// Lines of one passage.
 pub const PASSAGE_LINES: usize = 80;
@@ -43,7 +44,7 @@ impl FileWords {
         let prose = is_prose(path);
         let last = PASSAGE_LINES * PASSAGES_PER_FILE_MAX;
         for (number, line) in text.split(|byte| *byte == b'\n').take(last).enumerate() {
-            let line = String::from_utf8_lossy(line);
+            let line = lossy(line);
             let passage = number / PASSAGE_LINES;
             each_term(&line, &mut |term| counted.add(term, passage, 1, 0));
             if let Some(name) = defined_name(&line, prose) {

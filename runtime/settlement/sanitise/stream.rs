@@ -5,6 +5,8 @@
 //! [`HELD_BYTES_MAX`]; text without a blank for longer than that goes on at a place where no secret known by then
 //! is cut.
 
+use std::ops::ControlFlow;
+
 use toolwarden_tools::context::DeltaStreams;
 use toolwarden_tools::effects::processes::Stream;
 
@@ -102,15 +104,21 @@ pub struct CleanStream {
 }
 
 impl CleanStream {
-    /// Takes the next piece; `sink` gets what is clean.
-    pub fn push(&mut self, sanitiser: &Sanitiser, piece: &str, sink: &mut dyn FnMut(&str)) {
+    /// Takes the next piece; `sink` gets what is clean. When it breaks, all that came and was not given on is
+    /// forgotten.
+    pub fn push(
+        &mut self,
+        sanitiser: &Sanitiser,
+        piece: &str,
+        sink: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let mut rest = piece;
         loop {
             let (fits, more) = lossy_prefix(rest, BLOCK_BYTES.saturating_sub(self.block.len()));
             self.block.push_str(fits);
             rest = more;
             if rest.is_empty() {
-                return;
+                return ControlFlow::Continue(());
             }
             // A full block has more than is ever held; all of it goes on before none of it does.
             let is_suspect = sanitiser.is_suspect(&self.block);
@@ -118,27 +126,30 @@ impl CleanStream {
             let held = self.block.split_off(settled.unwrap_or(self.block.len()));
             let ready = std::mem::replace(&mut self.block, held);
             // No part of a text that holds nothing holds anything.
-            if is_suspect {
-                self.clean(sanitiser, ready, sink);
-            } else {
-                sink(&ready);
+            let taken = if is_suspect { self.clean(sanitiser, ready, sink) } else { sink(&ready) };
+            if taken.is_break() {
+                self.block.clear();
+                return taken;
             }
         }
     }
 
     /// Cleans what is left; returns how many pieces were taken out of all.
-    pub fn finish(mut self, sanitiser: &Sanitiser, sink: &mut dyn FnMut(&str)) -> usize {
+    pub fn finish(mut self, sanitiser: &Sanitiser, sink: &mut dyn FnMut(&str) -> ControlFlow<()>) -> usize {
         let rest = std::mem::take(&mut self.block);
-        self.clean(sanitiser, rest, sink);
+        let _ = self.clean(sanitiser, rest, sink);
         self.removed
     }
 
-    fn clean(&mut self, sanitiser: &Sanitiser, text: String, sink: &mut dyn FnMut(&str)) {
+    fn clean(
+        &mut self,
+        sanitiser: &Sanitiser,
+        text: String,
+        sink: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let (clean, removed) = sanitiser.clean(text);
         self.removed += removed;
-        if !clean.is_empty() {
-            sink(&clean);
-        }
+        if clean.is_empty() { ControlFlow::Continue(()) } else { sink(&clean) }
     }
 }
 
@@ -215,6 +226,8 @@ fn begun_word(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use proptest::collection::vec;
     use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
@@ -246,10 +259,14 @@ mod tests {
 
     fn cleaned(sanitiser: &Sanitiser, pieces: &[&str]) -> String {
         let (mut stream, mut clean) = (CleanStream::default(), String::new());
+        let mut take = |part: &str| {
+            clean.push_str(part);
+            ControlFlow::Continue(())
+        };
         for piece in pieces {
-            stream.push(sanitiser, piece, &mut |part| clean.push_str(part));
+            assert!(stream.push(sanitiser, piece, &mut take).is_continue());
         }
-        stream.finish(sanitiser, &mut |part| clean.push_str(part));
+        stream.finish(sanitiser, &mut take);
         clean
     }
 

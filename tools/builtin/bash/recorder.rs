@@ -13,6 +13,7 @@ use crate::context::{DeltaStreams, Progress, Spool};
 use crate::effects::processes::{Left, Leftover, OutputSink, Stream};
 use crate::outcome::Excerpt;
 use crate::screen_text;
+use crate::text::lossy;
 
 /// Most bytes shown at once; what comes beyond it before the next flush is counted and not shown.
 const SHOWN_BYTES_MAX: usize = 16 * 1024;
@@ -84,7 +85,7 @@ impl Recorder {
             let State { fresh, runs, unshown_bytes, .. } = &mut *state;
             (std::mem::take(fresh), std::mem::take(runs), std::mem::take(unshown_bytes))
         };
-        let settled = |bytes: &[u8]| screen_text::settled(&String::from_utf8_lossy(bytes)).into_owned();
+        let settled = |bytes: &[u8]| screen_text::settled(&lossy(bytes)).into_owned();
         let mut text = settled(&fresh);
         let streams = match runs[..] {
             [] => None,
