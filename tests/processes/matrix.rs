@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use toolwarden::embedding::RuntimeBuilder;
 use toolwarden::lanes::LaneLimits;
 use toolwarden::prelude::*;
 use toolwarden_actors::permit_pool::BulkheadLimits;
@@ -75,10 +76,14 @@ pub(crate) async fn runtime(mark: &str) -> Runtime {
 }
 
 async fn runtime_at(containment: &Containment, mark: &str) -> Runtime {
+    builder(containment, mark).build().await.unwrap()
+}
+
+pub(crate) fn builder(containment: &Containment, mark: &str) -> RuntimeBuilder {
     let builder = Runtime::builder().processes(Arc::new(contained(containment))).environment(environment(mark));
     // All of them at once.
     let lane = LaneLimits::default().with(Lane::Execute, BulkheadLimits { permits: 64, queue_max: 64, breaker: None });
-    builder.lanes(lane).build().await.unwrap()
+    builder.lanes(lane)
 }
 
 pub(crate) async fn call(session: &Session, line: &str, timeout_ms: u64) -> Result<Arc<CallResult>, SessionError> {
