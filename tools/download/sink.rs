@@ -194,6 +194,7 @@ impl Labour for Hasher {
             Ok(read) => {
                 self.digest.update(&self.buffer[..read]);
                 self.hashed += read as u64;
+                self.file.done_before(self.hashed);
                 ControlFlow::Continue(())
             }
             Err(error) => {

@@ -193,6 +193,10 @@ pub trait NewFile: Send + Sync {
     /// [`FileError::Io`].
     fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize, FileError>;
 
+    /// Tells that the bytes before a place are not needed again: whoever keeps them may begin to make them durable, so
+    /// that [`NewFile::put`] finds little left to do.
+    fn done_before(&self, _at: u64) {}
+
     /// Cuts it, or makes it longer with zeros.
     ///
     /// # Errors

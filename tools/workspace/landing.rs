@@ -6,11 +6,13 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::beneath::{Beneath, stat_of};
@@ -22,6 +24,8 @@ use crate::workspace_path::WorkspacePath;
 
 /// How many names are tried for a temp file.
 const TEMP_NAMES_MAX: usize = 64;
+/// After how many bytes the system is told to begin writing them to the disk.
+const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 /// Mode of a new file before the umask.
 const NEW_FILE_MODE: u32 = 0o666;
 /// Mode of a named temp file until it replaces something: its bytes are nobody else's to see before.
@@ -37,6 +41,8 @@ pub(super) struct Landing {
     file: File,
     /// The temp file's name, where it needs one.
     temp: Option<OsString>,
+    /// How many bytes are on their way to the disk.
+    given_bytes: AtomicU64,
 }
 
 impl Landing {
@@ -58,7 +64,15 @@ impl Landing {
         enter(&folder);
         let (file, temp) =
             new_file(&folder, before.as_ref()).map_err(|errno| replacing.fail("create a file beside", errno))?;
-        Ok(Self { beneath: Arc::clone(beneath), asked: asked.clone(), target, folder, file, temp })
+        Ok(Self {
+            beneath: Arc::clone(beneath),
+            asked: asked.clone(),
+            target,
+            folder,
+            file,
+            temp,
+            given_bytes: AtomicU64::new(0),
+        })
     }
 
     fn io(&self, op: &'static str, source: std::io::Error) -> FileError {
@@ -130,6 +144,15 @@ impl NewFile for Landing {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 other => return other.map_err(|source| self.io("read back", source)),
             }
+        }
+    }
+
+    fn done_before(&self, at: u64) {
+        let given = self.given_bytes.load(Ordering::Relaxed);
+        if let Some(length) = at.checked_sub(given).filter(|length| *length >= WRITEBACK_BYTES) {
+            // The advice begins writing them; where it does nothing, the sync does it all.
+            let _ = rustix::fs::fadvise(&self.file, given, NonZeroU64::new(length), Advice::DontNeed);
+            self.given_bytes.store(at, Ordering::Relaxed);
         }
     }
 
