@@ -27,6 +27,7 @@ pub mod task_board;
 pub mod waiting_line;
 
 pub mod child;
+pub mod node_machine;
 pub mod permit_pool;
 
 pub mod supervision_report;

@@ -18,7 +18,8 @@ use futures_util::future::BoxFuture;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::runtime::Runtime as Tokio;
 use tokio::sync::Notify;
-use toolwarden_actors::node::{BodyEnd, NodeHandle, NodeKind, NodeSpec, Tree, spawn_root};
+use toolwarden_actors::node::{NodeHandle, NodeKind, NodeSpec, Tree, spawn_root};
+use toolwarden_actors::node_machine::BodyEnd;
 use toolwarden_tools::cancellation::CancelReason;
 
 use crate::pairing::{Pairing, drive, timed, verdict};

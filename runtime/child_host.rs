@@ -20,7 +20,7 @@ use toolwarden_tools::effects::dispatch::{CONTRACT_VERSION, ChildAnswer, ChildCo
 use toolwarden_tools::ids::TaskId;
 
 use crate::agent::{Agent, AgentOrigin, AgentSteps, Agents};
-use crate::embedding::SessionBuilder;
+use crate::embedding::session_builder::SessionBuilder;
 use crate::policy::PermissionPolicy;
 use crate::run::RunLimits;
 use crate::scope::Confirming;

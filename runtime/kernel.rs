@@ -4,12 +4,14 @@
 //! Whatever happens to a call (it is refused, cancelled, runs late, panics, is dropped by its caller, never
 //! starts because its session closes) it has exactly one ending in the journal, and its leases are home by then.
 
+mod context;
+mod debts;
 pub mod model_port;
 mod nested;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,17 +21,16 @@ use serde_json::{Value, json};
 use toolwarden_actors::artifact_store::ArtifactStore;
 use toolwarden_actors::background::EndListener;
 use toolwarden_actors::budget::Amount;
-use toolwarden_actors::budget_ledger::{BudgetLedger, Reservation};
-use toolwarden_actors::bulkhead::Permit;
+use toolwarden_actors::budget_ledger::BudgetLedger;
 use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::confirmations::Confirmations;
 use toolwarden_actors::journal::{Journal, JournalError};
 use toolwarden_actors::lease::Afterwards;
-use toolwarden_actors::node::{BodyEnd, Canceller, Ending, NodeHandle, NodeKind, NodeSpec, Parting, Waiter};
-use toolwarden_actors::process_group::SupervisedProcesses;
+use toolwarden_actors::node::{Canceller, NodeHandle, NodeKind, NodeSpec, Parting, Waiter};
+use toolwarden_actors::node_machine::{BodyEnd, Ending};
 use toolwarden_tools::cancellation::{CancelReason, Cancellation};
 use toolwarden_tools::canonical_json::value_bytes;
-use toolwarden_tools::context::{DeltaStreams, Progress, Spool, ToolContext};
+use toolwarden_tools::context::ToolContext;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::Effects;
 use toolwarden_tools::effects::entropy::{HEX_ID_BYTES, push_hex_id};
@@ -38,13 +39,12 @@ use toolwarden_tools::ids::{InvocationId, SessionId, ToolName};
 use toolwarden_tools::json_depth::{FACT_DEPTH_MAX, cut};
 use toolwarden_tools::outcome::{Excerpt, ToolErrorKind, ToolOutcome, Trust};
 use toolwarden_tools::registry::Registered;
-use toolwarden_tools::tool::{Needs, Tool};
-use toolwarden_tools::web::Web;
+use toolwarden_tools::tool::Tool;
 use toolwarden_tools::web::ssrf::AllowedOrigins;
-use toolwarden_tools::workspace::Workspace;
 
+use self::context::{Deltas, context};
+use self::debts::{Debts, Leases};
 use crate::call_result::CallResult;
-use crate::command_output::ObservedProcesses;
 use crate::event::{Event, EventKind, REQUEST_SNAPSHOT_SCHEMA, RequestSnapshot};
 use crate::governance::admission::Admitted;
 use crate::governance::budget::Budgeted;
@@ -54,9 +54,6 @@ use crate::governance::permission::Permitted;
 use crate::governance::recursion::Guarded;
 use crate::governance::schema::WellFormed;
 use crate::governance::skill::Narrowed;
-use crate::guarded_files::GuardedFiles;
-use crate::kernel::model_port::ModelPort;
-use crate::kernel::nested::{NestedCalls, NestedRuns};
 use crate::lanes::Lanes;
 use crate::models::gate::ModelGate;
 use crate::proposal::{Passage, Passed, Proposal, Stopped, short_name};
@@ -66,15 +63,11 @@ use crate::settlement::artifact::{Side, Unkept, forget_claims};
 use crate::settlement::evidence::{EXCERPT_KEY, attach};
 use crate::settlement::retained::{ContentKeeping, RetainError, Shown};
 use crate::settlement::sanitise::Sanitiser;
-use crate::settlement::sanitise::stream::HeldOutput;
 use crate::settlement::spool::OutputSpool;
 use crate::settlement::{self, Settled};
 
 /// What the route may still need after a tool had its whole grace: post-hooks, settling, the ending.
 pub const SETTLE_ALLOWANCE: Duration = Duration::from_secs(5);
-
-/// Events of a call that needs no person and no long wait: proposed, bound, started, ended.
-const NOTES_USUAL: usize = 4;
 
 /// The parts that every call needs; one for each runtime.
 pub struct Kernel {
@@ -421,97 +414,6 @@ fn bound(passage: &Passage) -> EventKind {
     }
 }
 
-/// What a call owes at its end, to be paid by whoever comes to it first: its route, or the epilogue of a route that
-/// was lost. A route that was given up on, because its tool spins, may go on later: it finds nothing to pay.
-struct Debts {
-    /// None once they were called in.
-    leases: Mutex<Option<Leases>>,
-    ending: OnceLock<Arc<CallResult>>,
-    /// Events in their order that the journal has not been sent: they go with the next one that is waited for, and
-    /// before anything is waited for that may take long. Every message saved is a wake-up saved.
-    notes: Mutex<Vec<Event>>,
-}
-
-impl Debts {
-    /// Those of a call that begins with this event.
-    fn of(proposed: Event) -> Self {
-        let mut notes = Vec::with_capacity(NOTES_USUAL);
-        notes.push(proposed);
-        Self { leases: Mutex::new(Some(Leases::default())), ending: OnceLock::new(), notes: Mutex::new(notes) }
-    }
-
-    fn notes(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps an event for the journal.
-    fn note(&self, event: Event) {
-        self.notes().push(event);
-    }
-
-    /// Sends what was kept.
-    fn send_notes(&self, journal: &Journal<Event>) {
-        let mut notes = self.notes();
-        if !notes.is_empty() {
-            journal.note_all(std::mem::take(&mut *notes));
-        }
-    }
-
-    /// Sends what was kept and this event, at once, and gives what waits until they are stored.
-    fn write(
-        &self,
-        journal: &Journal<Event>,
-        event: Event,
-    ) -> impl Future<Output = Result<u64, JournalError>> + Send + use<> {
-        let mut notes = self.notes();
-        let mut events = std::mem::take(&mut *notes);
-        events.push(event);
-        journal.append_all(events)
-    }
-
-    /// Keeps what was lent. False for a route that was given up on meanwhile: nobody would pay for it any more, so
-    /// its leases go home here and it must not start anything.
-    fn owe(&self, leases: Leases) -> bool {
-        match &mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(owed) => *owed = leases,
-            None => return false,
-        }
-        true
-    }
-
-    /// Calls in what was lent; the next one to ask gets nothing.
-    fn leases(&self) -> Leases {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
-    }
-
-    /// Whether the ending is the caller's to tell; true once.
-    fn takes_ending(&self, result: &Arc<CallResult>) -> bool {
-        self.ending.set(Arc::clone(result)).is_ok()
-    }
-}
-
-/// What a call has borrowed.
-#[derive(Default)]
-struct Leases {
-    reservation: Option<Reservation>,
-    permit: Option<Permit>,
-}
-
-impl Leases {
-    /// Goes from home to home, and then does what is to be done afterwards.
-    fn go_home(self, used: Amount, health: CallHealth, then: Afterwards) {
-        let Self { reservation, permit } = self;
-        let settle = move |then| match reservation {
-            Some(reservation) => reservation.settle_then(used, then),
-            None => drop(then),
-        };
-        match permit {
-            Some(permit) => permit.settle_then(health, Afterwards::call(move || settle(then))),
-            None => settle(then),
-        }
-    }
-}
-
 /// Stages 9 to 11: the tool at work, under its cancel, until its children have settled too.
 async fn execute(
     kernel: &Arc<Kernel>,
@@ -637,138 +539,6 @@ async fn run_tool(
 fn may_have_children(entry: &Registered) -> bool {
     let needs = entry.tool.spec().needs;
     needs.exec || needs.nests()
-}
-
-/// What the tool holds: only the ports that its description names.
-fn context(
-    kernel: &Arc<Kernel>,
-    scope: &Arc<Scope>,
-    passage: &Passage,
-    entry: &Registered,
-    node: &NodeHandle,
-    (progress, spool): (Arc<dyn Progress>, Arc<dyn Spool>),
-) -> ToolContext {
-    let needs = entry.tool.spec().needs;
-    let nested = || NestedCalls::new(kernel, scope, passage, entry.builtin, node);
-    ToolContext {
-        invocation: passage.id.clone(),
-        session: scope.session.clone(),
-        workspace: granted(scope, passage, needs, node),
-        seen: Arc::clone(&scope.seen),
-        cancel: node.cancellation().clone(),
-        clock: Arc::clone(&kernel.effects.clock),
-        progress,
-        spool,
-        web: needs.web.then(|| match scope.workspace.has_network() {
-            true => Web {
-                http: Arc::clone(&kernel.effects.http),
-                resolver: Arc::clone(&kernel.effects.resolver),
-                allowed: Arc::clone(&kernel.allowed_origins),
-                proxy: kernel.proxy.clone(),
-            },
-            false => Web::offline(),
-        }),
-        invoke: needs.invoke.then(|| Arc::new(nested()) as _),
-        generate: match &scope.model {
-            Some(model) if needs.generate => Some(Arc::new(ModelPort {
-                kernel: Arc::clone(kernel),
-                scope: Arc::clone(scope),
-                model: Arc::clone(model),
-                holder: passage.id.clone(),
-                cancel: node.cancellation().clone(),
-            }) as _),
-            _ => None,
-        },
-        delegate: match &scope.children {
-            Some(children) if needs.delegate => Some(Arc::new(NestedRuns::new(children, scope, passage, node)) as _),
-            _ => None,
-        },
-        background: match &scope.background {
-            Some(background) if needs.background => Some(Arc::new(background.clone()) as _),
-            _ => None,
-        },
-    }
-}
-
-/// The workspace with no more than the tool needs, without files that a policy denies, and with every command
-/// under the call's own node.
-fn granted(scope: &Scope, passage: &Passage, needs: Needs, node: &NodeHandle) -> Workspace {
-    let workspace = &scope.workspace;
-    let mut to = workspace.capabilities();
-    to.exec &= needs.exec;
-    to.git &= needs.exec;
-    to.write &= needs.write;
-    let mut narrowed = workspace.narrowed(to);
-    if let Some(bound) = narrowed.files().bound_to(node.cancellation()) {
-        narrowed = narrowed.with_files(bound);
-    }
-    if !passage.origin.is_trusted() {
-        narrowed =
-            narrowed.with_files(GuardedFiles::over(Arc::clone(narrowed.files()), &scope.policies, scope.places()));
-    }
-    match workspace.commands().or(workspace.git_commands()) {
-        Some(commands) if needs.exec => {
-            let port = ObservedProcesses::over(&commands.processes, scope.command_output.as_ref(), &passage.id);
-            let mut supervised = SupervisedProcesses::new(port, node.clone());
-            if let Some(background) = scope.background.as_ref().filter(|_| needs.background) {
-                supervised = supervised.handing_over(background.clone(), passage.id.clone());
-            }
-            narrowed.with_processes(Arc::new(supervised))
-        }
-        _ => narrowed,
-    }
-}
-
-/// A tool's progress as events. What may be the beginning of a secret waits for its end.
-struct Deltas {
-    kernel: Arc<Kernel>,
-    scope: Arc<Scope>,
-    id: InvocationId,
-    tool: ToolName,
-    /// The events before the first delta, which may still wait for the next one that somebody waits for.
-    debts: Arc<Debts>,
-    held: Mutex<HeldOutput>,
-}
-
-impl Deltas {
-    fn new(kernel: &Arc<Kernel>, scope: &Arc<Scope>, passage: &Passage, debts: &Arc<Debts>) -> Self {
-        Self {
-            debts: Arc::clone(debts),
-            kernel: Arc::clone(kernel),
-            scope: Arc::clone(scope),
-            id: passage.id.clone(),
-            tool: passage.tool.clone(),
-            held: Mutex::default(),
-        }
-    }
-
-    /// Tells what was held.
-    fn finish(&self) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(delta) = held.finish() {
-            self.tell(delta);
-        }
-    }
-
-    fn tell(&self, (delta, streams): (String, Option<DeltaStreams>)) {
-        self.debts.send_notes(&self.kernel.journal);
-        let kind = EventKind::ToolOutputDelta { id: self.id.clone(), name: self.tool.clone(), delta, streams };
-        self.kernel.tell(&self.scope, kind);
-    }
-}
-
-impl Progress for Deltas {
-    fn delta(&self, text: &str) {
-        self.streams(text, None);
-    }
-
-    fn streams(&self, text: &str, streams: Option<DeltaStreams>) {
-        // Told under the lock, so that deltas keep their order.
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(delta) = held.push(&self.kernel.sanitiser, text, streams.as_ref()) {
-            self.tell(delta);
-        }
-    }
 }
 
 /// What the outcome says about whatever the lane reaches.

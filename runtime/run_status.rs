@@ -1,7 +1,7 @@
 //! How a run ended: one value for every bound and every fault, the same in answers, events and facts.
 
 use serde::{Deserialize, Serialize};
-use toolwarden_actors::node::{BodyEnd, Ending};
+use toolwarden_actors::node_machine::{BodyEnd, Ending};
 use toolwarden_tools::cancellation::CancelReason;
 
 /// How a run ended.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolwarden::event::EventKind;
-use toolwarden_actors::node::NodeId;
+use toolwarden_actors::node_machine::NodeId;
 use toolwarden_tools::ids::InvocationId;
 
 use crate::checkers;

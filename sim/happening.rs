@@ -6,7 +6,9 @@
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use toolwarden_actors::node::{BodyEnd, NodeId, NodeKind};
+use toolwarden_actors::node::NodeKind;
+
+use toolwarden_actors::node_machine::{BodyEnd, NodeId};
 
 use crate::workload::FaultKind;
 

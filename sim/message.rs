@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use toolwarden_actors::accounts::ReservationId;
 use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::lease::{Afterwards, Home, Lease};
-use toolwarden_actors::node::{BodyEnd, Ending, NodeEvent, NodeId, NodeTimer};
+use toolwarden_actors::node_machine::{BodyEnd, Ending, NodeEvent, NodeId, NodeTimer};
 use toolwarden_actors::open_questions::{Answer, AskId, Question, Reply};
 use toolwarden_actors::permit_pool::{Message as PoolMessage, Shed};
 use toolwarden_actors::waiting_line::Ticket;

@@ -10,7 +10,7 @@ use toolwarden_actors::accounts::{AccountId, Accounts, LedgerError, ReservationI
 use toolwarden_actors::budget::Amount;
 use toolwarden_actors::fan_out::{Effect as FanEffect, Event as FanEvent, FanOut};
 use toolwarden_actors::journal::{JournalError, JournalMachine, Moment};
-use toolwarden_actors::node::{NodeEffect, NodeEvent, NodeId, NodeMachine};
+use toolwarden_actors::node_machine::{NodeEffect, NodeEvent, NodeId, NodeMachine};
 use toolwarden_actors::open_questions::{AskId, OpenQuestions};
 use toolwarden_actors::permit_pool::{Effect as PoolEffect, Message as PoolMessage, PermitPool};
 use toolwarden_actors::task_board::{BoardEffect, BoardEvent, TaskBoard};

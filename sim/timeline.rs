@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use toolwarden_actors::node::NodeId;
+use toolwarden_actors::node_machine::NodeId;
 
 use crate::checkers::Violation;
 use crate::happening::{End, Happening, Stage};

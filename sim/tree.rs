@@ -18,7 +18,7 @@ mod tasks;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use toolwarden_actors::node::{BodyEnd, NodeEffect, NodeEvent, NodeId};
+use toolwarden_actors::node_machine::{BodyEnd, NodeEffect, NodeEvent, NodeId};
 use toolwarden_tools::cancellation::CancelReason;
 
 use crate::checkers::{Checker, Violation, Watch};

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 
 use super::*;
+use crate::node_machine::{ABORT_WAIT, BACKSTOP};
 
 const GRACE: Duration = Duration::from_secs(2);
 const SPEC: NodeSpec = NodeSpec { kind: NodeKind::Invocation, grace: GRACE };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use toolwarden_actors::node::{ABORT_WAIT, BACKSTOP};
+use toolwarden_actors::node_machine::{ABORT_WAIT, BACKSTOP};
 
 use super::{Checker, must};
 use crate::dense::Dense;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use toolwarden_actors::node::NodeId;
+use toolwarden_actors::node_machine::NodeId;
 
 use super::{Checker, must};
 use crate::happening::{Happening, Subject};

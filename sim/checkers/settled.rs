@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use toolwarden_actors::node::NodeId;
+use toolwarden_actors::node_machine::NodeId;
 
 use super::{Checker, must};
 use crate::dense::Dense;

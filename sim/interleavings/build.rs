@@ -29,6 +29,7 @@ const MODULES: [&str; 27] = [
     "bulkhead",
     "confirmations",
     "journal",
+    "node_machine",
     "node",
     "fan_out",
     "members",
@@ -62,7 +63,7 @@ const PLANTED: [(&str, &str, &str, &str); 10] = [
     // Bears a child after the cancel was passed on to all children.
     (
         "born-after-cancel",
-        "node",
+        "node_machine",
         "if self.is_open() && self.children.len() < CHILDREN_MAX {",
         "if (self.is_open() || crate::planted::is(\"born-after-cancel\")) && self.children.len() < CHILDREN_MAX {",
     ),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use toolwarden_actors::fan_out::{Effect as FanEffect, Event as FanEvent, FanOut};
-use toolwarden_actors::node::{BodyEnd, Ending, NodeEffect, NodeEvent, NodeId, NodeMachine, NodeTimer};
+use toolwarden_actors::node_machine::{BodyEnd, Ending, NodeEffect, NodeEvent, NodeId, NodeMachine, NodeTimer};
 
 use crate::tamper::{Slip, Tamper};
 

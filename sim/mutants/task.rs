@@ -1,6 +1,6 @@
 //! Mutants of tasks in the background: begun too early, told twice or never, left waiting, delivered to nobody.
 
-use toolwarden_actors::node::NodeId;
+use toolwarden_actors::node_machine::NodeId;
 use toolwarden_actors::task_board::{BoardEffect, BoardEvent, TaskBoard};
 
 use crate::tamper::{Slip, Tamper};

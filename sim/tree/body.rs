@@ -6,7 +6,8 @@
 use toolwarden_actors::circuit_breaker::CallHealth;
 use toolwarden_actors::fan_out::{Effect as FanEffect, Event as FanEvent, FanOut};
 use toolwarden_actors::lease::Lease;
-use toolwarden_actors::node::{BodyEnd, Ending, NodeId, NodeKind};
+use toolwarden_actors::node::NodeKind;
+use toolwarden_actors::node_machine::{BodyEnd, Ending, NodeId};
 use toolwarden_actors::open_questions::{Answer, AskId};
 use toolwarden_actors::permit_pool::Message as PoolMessage;
 use toolwarden_actors::waiting_line::Ticket;

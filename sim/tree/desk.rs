@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use toolwarden_actors::node::NodeId;
+use toolwarden_actors::node_machine::NodeId;
 use toolwarden_actors::open_questions::{Answer, AskId, OpenQuestions, Patience, Question, Reply, Told};
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::ids::InvocationId;

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use toolwarden_actors::node::{NodeEvent, NodeId, NodeKind};
+use toolwarden_actors::node::NodeKind;
+
+use toolwarden_actors::node_machine::{NodeEvent, NodeId};
 use toolwarden_tools::cancellation::CancelReason;
 
 use crate::happening::Happening;

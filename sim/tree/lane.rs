@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use toolwarden_actors::circuit_breaker::{BreakerLimits, CallHealth};
 use toolwarden_actors::lease::Lease;
-use toolwarden_actors::node::NodeId;
+use toolwarden_actors::node_machine::NodeId;
 use toolwarden_actors::permit_pool::{BulkheadLimits, Effect, Message as PoolMessage, PermitPool, Shed};
 use toolwarden_actors::turnstile::{Homecoming, Turnstile};
 use toolwarden_actors::waiting_line::{Holder, Ticket};

@@ -3,7 +3,7 @@
 use toolwarden_actors::accounts::Accounts;
 use toolwarden_actors::budget::{Amount, BudgetLimits};
 use toolwarden_actors::lease::Lease;
-use toolwarden_actors::node::NodeId;
+use toolwarden_actors::node_machine::NodeId;
 
 use crate::happening::Happening;
 use crate::message::{BodyMessage, LedgerMessage, ReservationHome};

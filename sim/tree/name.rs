@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 
 use toolwarden_actors::accounts::AccountId;
-use toolwarden_actors::node::NodeId;
+use toolwarden_actors::node_machine::NodeId;
 use toolwarden_tools::ids::{Id, InvocationId, SessionId};
 
 /// Most names of a kind that a thread keeps; those of larger numbers are written anew.
@@ -56,7 +56,7 @@ fn kept<K>(names: &mut Vec<Id<K>>, word: &str, number: u64) -> Id<K> {
 
 #[cfg(test)]
 mod tests {
-    use toolwarden_actors::node::NodeId;
+    use toolwarden_actors::node_machine::NodeId;
 
     use super::{KEPT_MAX, WHOLE, account, call, session};
 

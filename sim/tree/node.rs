@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use toolwarden_actors::node::{BodyEnd, Ending, NodeEffect, NodeEvent, NodeId, NodeKind, NodeMachine, NodeTimer};
+use toolwarden_actors::node::NodeKind;
+
+use toolwarden_actors::node_machine::{BodyEnd, Ending, NodeEffect, NodeEvent, NodeId, NodeMachine, NodeTimer};
 use toolwarden_tools::cancellation::CancelReason;
 
 use crate::happening::{End, Happening};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolwarden_actors::fact_log::{Batch, FactLogMachine};
-use toolwarden_actors::node::NodeId;
+use toolwarden_actors::node_machine::NodeId;
 use toolwarden_tools::effects::store::Append;
 use toolwarden_tools::ids::SessionId;
 

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use toolwarden_actors::node::{NodeEvent, NodeId, NodeKind};
+use toolwarden_actors::node::NodeKind;
+
+use toolwarden_actors::node_machine::{NodeEvent, NodeId};
 use toolwarden_actors::task_board::{BoardEffect, BoardEvent, TaskBoard};
 use toolwarden_tools::cancellation::CancelReason;
 

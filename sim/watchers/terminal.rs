@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use toolwarden::event::EventKind;
-use toolwarden_actors::node::NodeId;
+use toolwarden_actors::node_machine::NodeId;
 use toolwarden_tools::ids::InvocationId;
 
 use super::must;

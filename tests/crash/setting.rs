@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use toolwarden::embedding::{BuildError, Runtime, SessionBuilder};
+use toolwarden::embedding::session_builder::SessionBuilder;
+use toolwarden::embedding::{BuildError, Runtime};
 use toolwarden::policy::{PermissionPolicy, Rule};
 use toolwarden::resume::ResumeError;
 use toolwarden::run_status::RunStatus;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, join_all};
 use serde_json::{Value, json};
-use toolwarden::embedding::{Runtime, SessionBuilder};
+use toolwarden::embedding::Runtime;
+use toolwarden::embedding::session_builder::SessionBuilder;
 use toolwarden::models::{Model, ModelError, ModelRequest, ModelTurn, TurnSink};
 use toolwarden::session::Session;
 use toolwarden_actors::fact_log::LOG_KEPT_BYTES;

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use toolwarden::embedding::{Runtime, SessionBuilder};
+use toolwarden::embedding::Runtime;
+use toolwarden::embedding::session_builder::SessionBuilder;
 use toolwarden::facts::state::{ChildEnd, State};
 use toolwarden::models::{CallArguments, Message, Model, ModelCall, ModelRequest, ModelTurn, TokenUsage};
 use toolwarden::run_status::RunStatus;

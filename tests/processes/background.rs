@@ -40,7 +40,9 @@ impl Scene {
     }
 
     async fn with(
-        adjust: impl FnOnce(toolwarden::embedding::SessionBuilder) -> toolwarden::embedding::SessionBuilder,
+        adjust: impl FnOnce(
+            toolwarden::embedding::session_builder::SessionBuilder,
+        ) -> toolwarden::embedding::session_builder::SessionBuilder,
     ) -> Self {
         let (folder, mark) = (tempfile::tempdir().unwrap(), trace::unique_mark());
         let runtime = runtime(&mark).await;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use toolwarden::embedding::SessionBuilder;
+use toolwarden::embedding::session_builder::SessionBuilder;
 use toolwarden::models::{
     CallArguments, Message, Model, ModelCall, ModelError, ModelRequest, ModelTurn, StopReason, TokenUsage, TurnSink,
 };

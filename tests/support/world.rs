@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tempfile::TempDir;
-use toolwarden::embedding::{Runtime, RuntimeBuilder, SessionBuilder};
+use toolwarden::embedding::session_builder::SessionBuilder;
+use toolwarden::embedding::{Runtime, RuntimeBuilder};
 use toolwarden::lanes::LaneLimits;
 use toolwarden::policy::PermissionPolicy;
 use toolwarden::session::Session;
