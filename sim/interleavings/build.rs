@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// The mounts, and what they stand on.
-const MODULES: [&str; 27] = [
+const MODULES: [&str; 28] = [
     "budget",
     "event_queue",
     "lease",

@@ -98,6 +98,10 @@ pub mod waiting_line {
     include!(concat!(env!("OUT_DIR"), "/waiting_line.rs"));
 }
 /// As shipped.
+pub mod node_machine {
+    include!(concat!(env!("OUT_DIR"), "/node_machine.rs"));
+}
+/// As shipped.
 pub mod permit_pool {
     include!(concat!(env!("OUT_DIR"), "/permit_pool.rs"));
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ractor::ActorCell;
-use toolwarden_interleavings::node::{BodyEnd, Ending, NodeHandle, NodeKind, NodeSpec, Tree, spawn_root};
+use toolwarden_interleavings::node::{NodeHandle, NodeKind, NodeSpec, Tree, spawn_root};
+use toolwarden_interleavings::node_machine::{BodyEnd, Ending};
 use toolwarden_tools::cancellation::CancelReason;
 
 use crate::{play, root, until};
