@@ -44,7 +44,7 @@ pub(crate) fn project(
     projector.push(&output);
     let mut projection = projector.finish_excerpt(line_bytes(tool), spooled.is_some());
     let unkept = match spooled {
-        Some(Spooled { artifact, original, .. }) => {
+        Some(Spooled { artifact, original, over_bytes, .. }) => {
             let shown_bytes = match excerpt {
                 Excerpt::Cut { shown_bytes } => usize::try_from(shown_bytes).unwrap_or(usize::MAX),
                 _ => 0,
@@ -55,7 +55,8 @@ pub(crate) fn project(
                 _ => 0,
             };
             projection.original_bytes = original.bytes();
-            Unkept::new(policy, tool, original, projection, Some(Whole::Spooled(Box::new(artifact))))
+            let whole = Whole::Spooled(Box::new(artifact));
+            Unkept::new(policy, tool, original, projection, Some(whole)).of_first_part(over_bytes > 0)
         }
         None => {
             let original = Original::of_projected(&output, &projection);

@@ -102,6 +102,11 @@ pub fn kept_line(uri: &impl fmt::Display) -> String {
     format!("[the whole output: {uri}]")
 }
 
+/// What it is when only the first part of the output is kept; no longer than that.
+fn first_part_line(uri: &impl fmt::Display) -> String {
+    format!("[its first part: {uri}]")
+}
+
 /// What the last line will need, in bytes, whatever it says.
 pub fn line_bytes(tool: &str) -> usize {
     // Every digest is as long as this one.
@@ -131,6 +136,8 @@ pub(crate) struct Unkept {
     projection: Projection,
     /// None when the output itself lost nothing.
     whole: Option<Whole>,
+    /// Whether no more than the first part of the output is kept.
+    is_first_part: bool,
     sides: Vec<Side>,
     binding: Value,
 }
@@ -144,7 +151,12 @@ impl Unkept {
         whole: Option<Whole>,
     ) -> Self {
         let binding = policy.binding().to_value();
-        Self { tool: tool.to_owned(), original, projection, whole, sides: Vec::new(), binding }
+        Self { tool: tool.to_owned(), original, projection, whole, is_first_part: false, sides: Vec::new(), binding }
+    }
+
+    pub(crate) fn of_first_part(mut self, is_first_part: bool) -> Self {
+        self.is_first_part = is_first_part;
+        self
     }
 
     pub(crate) fn with_sides(mut self, sides: Vec<Side>) -> Self {
@@ -185,7 +197,7 @@ impl Unkept {
     }
 
     fn complete(self, kept: Result<(), ArtifactError>, metadata: &mut Map<String, Value>) -> String {
-        let Self { tool, original, mut projection, binding, .. } = self;
+        let Self { tool, original, mut projection, is_first_part, binding, .. } = self;
         if projection.loss == LossMode::None {
             attach(metadata, evidence(&original, &projection, ContentRef::Inline));
             return projection.text;
@@ -195,7 +207,8 @@ impl Unkept {
         let reference = match kept {
             Ok(()) => {
                 metadata.insert(ARTIFACT_KEY.to_owned(), uri.facts(original.bytes(), projection.shown_bytes));
-                projection = projection.with_last_line(&kept_line(&uri));
+                let line = if is_first_part { first_part_line(&uri) } else { kept_line(&uri) };
+                projection = projection.with_last_line(&line);
                 ContentRef::Artifact(uri.to_string())
             }
             Err(error) => {

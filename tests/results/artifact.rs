@@ -90,6 +90,29 @@ async fn nothing_goes_that_a_live_session_refers_to() {
 }
 
 #[tokio::test]
+async fn of_a_command_that_writes_too_much_the_first_part_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = ArtifactLimits { artifact_bytes_max: 400_000, ..ArtifactLimits::default() };
+    let world = World::with(|builder| builder.artifact_folder(folder.path()).artifact_limits(limits)).await;
+    let session = world.open().await;
+    let command = json!({"command": "yes 'one line and more of it' | head -c 2000000"});
+    let result = session.tool("bash", command).await.unwrap();
+    let uri = evidence_of(&result)["content_ref"].as_str().unwrap();
+    assert!(result.output.ends_with(&format!("[its first part: {uri}]\n")), "{}", &result.output[100_000..]);
+    assert_eq!(result.metadata["output"]["total_bytes"], 2_000_000);
+    let mut artifact = session.artifact(uri).await.unwrap();
+    let bytes = artifact.size_bytes();
+    let kept = String::from_utf8(artifact.read(0..bytes).unwrap()).unwrap();
+    let (first, note) = kept.rsplit_once("\n[").unwrap();
+    assert_eq!(note, "no more is kept of this output, which had 2000000 bytes]\n");
+    assert!(bytes <= 400_000 && first.len() > 399_000, "{bytes}");
+    assert!(first.starts_with("one line and more of it\none line"));
+    assert_eq!(result.metadata["artifact_over_bytes"], 2_000_000 - first.len());
+    assert!(session.verify_evidence(&result).await.unwrap().holds());
+    world.end().await;
+}
+
+#[tokio::test]
 async fn large_changes_of_files_go_by_reference() {
     let world = World::new().await;
     let session = world.open().await;
