@@ -246,7 +246,23 @@ fn marks_are_watched() {
     );
     let patch = json!({ "diff": "+mark-1\n mark-0\n+mark-2\n" });
     assert_eq!(about_marks("patch", patch.clone(), false, &[("f", "mark-1"), ("g", "mark-2")]), Ok(()));
-    assert!(about_marks("patch", patch, false, &[("f", "mark-1")]).is_err(), "half");
+    assert!(about_marks("patch", patch.clone(), false, &[("f", "mark-1")]).is_err(), "half");
+    // What could not be put back is named, and is all that may be left; where all is changed at once there is no such thing.
+    let half = |plain, named: &[&str]| {
+        let mut marks = super::marks::Marks::new(plain);
+        let start = EventKind::ToolExecutionStart { id: "a".into(), name: "patch".into(), args: patch.clone() };
+        let EventKind::ToolEnd(result) = ended("a") else { panic!("it is an end") };
+        let mut result = CallResult { exit_code: 1, ..(*result).clone() };
+        result.metadata.insert("unrestored".to_owned(), json!(named));
+        for (sequence, kind) in (1..).zip([start, EventKind::ToolEnd(Arc::new(result))]) {
+            marks.see(Duration::ZERO, &Sight::Entry(&entry(sequence, kind))).unwrap();
+        }
+        marks.finish(&left(&[("f", "mark-1")])).is_ok()
+    };
+    assert_eq!(
+        [half(true, &["f"]), half(true, &["g"]), half(true, &[]), half(false, &["f"])],
+        [true, false, false, false]
+    );
     let calls = ["mark-1", "mark-2"].map(|mark| json!({ "tool": "write", "args": { "content": mark } }));
     let batch = json!({ "invocations": calls });
     assert_eq!(about_marks("batch", batch.clone(), false, &[("f", "mark-1 mark-2")]), Ok(()));
