@@ -711,9 +711,12 @@ fn forks_are_watched() {
 #[test]
 fn what_a_script_lets_go_is_seen() {
     let (id, tool) = (InvocationId::from("b"), ToolName::from("peek"));
-    let about = |done_ms: u64, ended_ms: u64| {
+    let about = |is_deaf: bool, done_ms: u64| {
         let mut watcher = super::scripts::Scripts::default();
         let mut see = |at_ms: u64, sight: &Sight<'_>| watcher.see(Duration::from_millis(at_ms), sight);
+        if is_deaf {
+            see(0, &Sight::Deaf { invocation: &id }).unwrap();
+        }
         let program =
             EventKind::ToolProposed { id: "p".into(), name: "program".into(), origin: Origin::Agent, parent: None };
         for kind in [program, proposed("a", Some("p")), proposed("b", Some("p"))] {
@@ -726,8 +729,10 @@ fn what_a_script_lets_go_is_seen() {
         let EventKind::ToolEnd(result) = ended("p") else { panic!("it is an ending") };
         let mut result = CallResult::clone(&result);
         result.metadata.insert("program".into(), calls);
-        see(ended_ms, &Sight::Entry(&entry(1, EventKind::ToolEnd(Arc::new(result)))))
+        see(done_ms, &Sight::Entry(&entry(1, EventKind::ToolEnd(Arc::new(result)))))
     };
-    assert_eq!(about(10, 10), Ok(()), "it was done in the same moment");
-    assert!(about(500, 500).is_err(), "it went on after the script had returned");
+    assert_eq!(about(false, 10), Ok(()), "it was done in the same moment");
+    assert!(about(false, 500).is_err(), "it went on after the script had returned");
+    assert_eq!(about(true, 500), Ok(()), "it does not hear, and has its grace");
+    assert!(about(true, 4_011).is_err(), "it went on beyond its grace");
 }
