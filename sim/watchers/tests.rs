@@ -17,12 +17,13 @@ use toolwarden::settlement::projection_policy::ProjectionPolicy;
 use toolwarden::snapshot::{encode, forked};
 use toolwarden_actors::budget::{Amount, BudgetLimits};
 use toolwarden_actors::journal::Entry;
+use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::dispatch::{ChildContract, ContractAgent, ContractBudget, ContractUse};
 use toolwarden_tools::effects::store::memory::MemoryStore;
 use toolwarden_tools::effects::store::{Append, Store as _};
 use toolwarden_tools::ids::{InvocationId, SessionId, TaskId, ToolName};
-use toolwarden_tools::outcome::Trust;
+use toolwarden_tools::outcome::{ToolErrorKind, Trust};
 use toolwarden_tools::workflow::event::{Entry as LogEntry, Event as WorkflowEvent, ScheduledStep};
 use toolwarden_tools::workflow::retry::{Backoff, RetryPolicy};
 use toolwarden_tools::workspace::WorkspaceCapabilities;
@@ -216,6 +217,62 @@ fn effects_commands_and_files_are_watched() {
     let tool = ToolName::from("own");
     let began = Sight::Began { invocation: &id, tool: &tool, effects: false };
     assert_eq!(about_sights(&[began, Sight::Over { invocation: &id, tool: &tool, returned: false }]), Some("heed"));
+}
+
+// A step of a workflow may do its work again when it was interrupted and its end is not known, and else never.
+#[test]
+fn a_second_time_is_for_interrupted_steps_alone() {
+    use WorkflowEvent as E;
+    let step = ScheduledStep {
+        step_id: "clean".into(),
+        step_name: "work".into(),
+        input: json!({ "tool": "chore", "args": { "effect": "once" } }),
+        retry: None,
+        continue_workflow_on_failure: false,
+    };
+    let created = lines(&[E::StepCreated(step)]);
+    let completed = lines(&[E::StepCompleted { step_id: "clean".into(), output: Value::Null }]);
+    let logged = |bytes| Sight::Logged { path: "run", bytes, is_whole: true };
+    let proposed = |id: &str, name: &str, parent: Option<&str>| EventKind::ToolProposed {
+        id: id.into(),
+        name: name.into(),
+        origin: Origin::Nested,
+        parent: parent.map(InvocationId::from),
+    };
+    let over = |error_kind: Option<ToolErrorKind>, unrecorded: Value| {
+        let EventKind::ToolEnd(result) = ended("w") else { panic!("it is an end") };
+        let mut result = CallResult { error_kind, exit_code: 1, ..(*result).clone() };
+        result.metadata.insert("dynamic_workflow".into(), json!({ "unrecorded": unrecorded }));
+        EventKind::ToolEnd(Arc::new(result))
+    };
+    let cancelled =
+        || Some(ToolErrorKind::Cancelled { op: "dynamic_workflow".into(), reason: Some(CancelReason::Requested) });
+    let id = InvocationId::from("a");
+    let about = |outer: &str, between: &[Sight<'_>]| {
+        let mut effects = super::effects::Effects::default();
+        let mut see = |sight: &Sight<'_>| effects.see(Duration::ZERO, sight);
+        let within = proposed("b", "program", Some("w"));
+        for kind in [proposed("w", outer, None), within, proposed("a", "chore", Some("b")), started("a")] {
+            see(&Sight::Entry(&entry(1, kind)))?;
+        }
+        see(&logged(&created))?;
+        see(&Sight::Effect { invocation: &id, name: "once" })?;
+        between.iter().try_for_each(&mut see)?;
+        see(&Sight::Effect { invocation: &id, name: "once" })
+    };
+    let (ended, cut_off) = (entry(2, over(None, json!([]))), entry(2, over(cancelled(), json!([]))));
+    let known = entry(2, over(cancelled(), json!(["clean"])));
+    let workflow = |between: &[Sight<'_>]| about("dynamic_workflow", between);
+    assert_eq!(workflow(&[Sight::Crashed]), Ok(()));
+    assert_eq!(workflow(&[Sight::Entry(&cut_off)]), Ok(()));
+    // Planted faults, one each.
+    assert!(workflow(&[]).is_err(), "nothing has happened");
+    assert!(workflow(&[Sight::Entry(&ended)]).is_err(), "its record was refused, and its process lives");
+    assert!(workflow(&[Sight::Entry(&known)]).is_err(), "the process said that it knows");
+    assert!(workflow(&[logged(&completed), Sight::Crashed]).is_err(), "it is recorded");
+    assert!(about("batch", &[Sight::Crashed]).is_err(), "no step of a workflow");
+    let twice = [Sight::Crashed, Sight::Effect { invocation: &id, name: "once" }];
+    assert!(workflow(&twice).is_err(), "one crash is no leave for two more times");
 }
 
 /// The files of a world at its end.
