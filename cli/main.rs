@@ -56,9 +56,9 @@ struct Arguments {
     #[command(subcommand)]
     command: Command,
 
-    /// How much of the log goes to standard error
-    #[arg(long, global = true, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Warn)]
-    log: LogLevel,
+    /// How much of the log goes to standard error [default: warn, and off for sim, whose worlds only pretend]
+    #[arg(long, global = true, value_enum, value_name = "LEVEL")]
+    log: Option<LogLevel>,
 
     /// The settings of models [default: ~/.config/toolwarden/toolwarden.toml, or the file that TOOLWARDEN_CONFIG names]
     #[arg(long, global = true, value_name = "FILE")]
@@ -80,6 +80,14 @@ enum LogLevel {
 }
 
 impl LogLevel {
+    /// Where nobody says how much: a pretended world fails on purpose, and its warnings are no news.
+    fn usual_for(command: &Command) -> Self {
+        match command {
+            Command::Sim(_) => Self::Off,
+            _ => Self::Warn,
+        }
+    }
+
     /// What is logged: the actor library's own talk only from warnings up.
     fn filter(self) -> EnvFilter {
         EnvFilter::new(match self {
@@ -115,7 +123,7 @@ fn start() -> ExitCode {
     let arguments = Arguments::parse();
     let environment = Environment::of_this_process();
     let screen = Screen::new(environment.terminal_can_draw());
-    start_log(arguments.log, &screen);
+    start_log(arguments.log.unwrap_or_else(|| LogLevel::usual_for(&arguments.command)), &screen);
     run(arguments.command, &Surroundings { screen, environment, config: arguments.config, agents: arguments.agents })
 }
 

@@ -411,7 +411,9 @@ impl Book {
             }
             Sight::LogCut { path, bytes } => (path, bytes).hash(&mut self.digest),
             Sight::Kept { bytes } => fold_bytes(&mut self.digest, bytes),
-            Sight::Began { invocation, .. } => invocation.as_str().hash(&mut self.digest),
+            Sight::Began { invocation, .. } | Sight::Deaf { invocation } => {
+                invocation.as_str().hash(&mut self.digest);
+            }
             Sight::Over { invocation, returned, .. } => (invocation.as_str(), returned).hash(&mut self.digest),
             Sight::Effect { invocation, name } => (invocation.as_str(), name).hash(&mut self.digest),
             Sight::Answered { invocation, approved, taken } => {

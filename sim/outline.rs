@@ -120,6 +120,7 @@ impl Outline {
             | Sight::AskedForObject { .. }
             | Sight::Turned { .. }
             | Sight::Unsure { .. }
+            | Sight::Deaf { .. }
             | Sight::Outside { .. } => {}
         }
         std::mem::take(&mut self.signs)

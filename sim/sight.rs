@@ -53,6 +53,11 @@ pub enum Sight<'a> {
         /// Whether it may have effects.
         effects: bool,
     },
+    /// A tool of the world does not hear of a cancel.
+    Deaf {
+        /// The call.
+        invocation: &'a InvocationId,
+    },
     /// A tool of the world has done something that cannot be taken back.
     Effect {
         /// The call.
@@ -241,6 +246,7 @@ impl Sight<'_> {
             }
             Self::Kept { bytes } => format!("a blob is kept: {} bytes", bytes.len()),
             Self::Began { invocation, tool, .. } => format!("{tool} begins to work on {invocation}"),
+            Self::Deaf { invocation } => format!("{invocation} will not hear of a cancel"),
             Self::Effect { invocation, name } => format!("{invocation} has done {name:?}"),
             Self::Over { invocation, tool, returned } => {
                 let how = if *returned { "is done with" } else { "was dropped in the middle of" };

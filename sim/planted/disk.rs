@@ -1,5 +1,6 @@
 //! Planted faults of changing files: conflicts that are not heard of, half changes, leftovers, wrong orders.
 
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use toolwarden_tools::builtin::{batch, edit, write};
 use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::context::ToolContext;
 use toolwarden_tools::declaration::Capabilities;
+use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::files::together::{FileChange, TogetherError};
 use toolwarden_tools::effects::files::{
     Expected, FileError, FileStat, Files, FolderEntry, Links, LogFile, NewFile, OpenFile, Replacement,
@@ -20,7 +22,7 @@ use super::{Planted, Wrap};
 use crate::twins::files::PretendedFiles;
 
 /// All of them.
-pub(super) const DISK: [Planted; 10] = [
+pub(super) const DISK: [Planted; 11] = [
     files(
         "conflict-unheard",
         "a change ignores what must be there",
@@ -42,6 +44,14 @@ pub(super) const DISK: [Planted; 10] = [
         "what was changed stays when a later change fails",
         Slip::KeepsHalf,
         "world-patches",
+        "marks",
+        200,
+    ),
+    files(
+        "failure-believed",
+        "a change that failed is taken for one that did not happen",
+        Slip::BelievesFailures,
+        "world-plain-patches",
         "marks",
         200,
     ),
@@ -108,6 +118,7 @@ const fn files(
         Slip::IgnoresConflicts => |files| Slipping::over(files, Slip::IgnoresConflicts),
         Slip::StopsHalf => |files| Slipping::over(files, Slip::StopsHalf),
         Slip::KeepsHalf => |files| Slipping::over(files, Slip::KeepsHalf),
+        Slip::BelievesFailures => |files| Slipping::over(files, Slip::BelievesFailures),
         Slip::Unsynced => |files| Slipping::over(files, Slip::Unsynced),
         Slip::LeavesTemporary => |files| Slipping::over(files, Slip::LeavesTemporary),
         Slip::Clobbers => |files| Slipping::over(files, Slip::Clobbers),
@@ -133,6 +144,7 @@ enum Slip {
     IgnoresConflicts,
     StopsHalf,
     KeepsHalf,
+    BelievesFailures,
     Unsynced,
     LeavesTemporary,
     Clobbers,
@@ -155,6 +167,31 @@ impl Slipping {
         for (index, change) in changes.iter().enumerate() {
             let fails = |error: TogetherError| TogetherError { index: Some(index), ..error };
             self.files.change_together(std::slice::from_ref(change), go_on).map_err(fails)?;
+        }
+        Ok(())
+    }
+
+    /// Makes new contents one by one, and takes back those before one that fails, whatever became of that one itself.
+    fn believing(&self, changes: &[FileChange<'_>]) -> Result<(), TogetherError> {
+        let mut made: Vec<(&WorkspacePath, Option<Vec<u8>>, Digest)> = Vec::new();
+        let put = |path: &WorkspacePath, bytes: &[u8], expected: Expected| {
+            self.files.replace(path, &Replacement { bytes, expected, create_folders: true }).map(|_| ())
+        };
+        for (index, change) in changes.iter().enumerate() {
+            let FileChange::Put { path, bytes, expected, .. } = change else { continue };
+            let mut before = Vec::new();
+            let was_there = self.files.open(path).is_ok_and(|mut file| file.read_to_end(&mut before).is_ok());
+            if let Err(error) = put(path, bytes, expected.clone()) {
+                for (path, before, after) in made.into_iter().rev() {
+                    let expected = Expected::Content(after);
+                    let _ = match before {
+                        Some(before) => put(path, &before, expected),
+                        None => self.files.remove(path, &expected),
+                    };
+                }
+                return Err(TogetherError::before_anything(index, error));
+            }
+            made.push((path, was_there.then_some(before), Digest::of(bytes)));
         }
         Ok(())
     }
@@ -219,6 +256,9 @@ impl Files for Slipping {
         match self.slip {
             Slip::StopsHalf => self.some(&changes[..changes.len().div_ceil(2)], go_on),
             Slip::KeepsHalf => self.some(changes, go_on),
+            Slip::BelievesFailures if changes.iter().all(|change| matches!(change, FileChange::Put { .. })) => {
+                self.believing(changes)
+            }
             _ => self.files.change_together(changes, go_on),
         }
     }

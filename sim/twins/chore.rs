@@ -70,6 +70,7 @@ impl Chore {
         }
         if deaf {
             self.fate.met("a tool that does not hear");
+            self.fate.see(&Sight::Deaf { invocation });
             sleep(span).await;
         } else if !span.is_zero() {
             tokio::select! {

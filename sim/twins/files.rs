@@ -391,6 +391,12 @@ impl Files for PretendedFiles {
             self.fate.crash();
             return Err(Self::io("remove", path, ErrorKind::Other));
         }
+        if fault == Some(PutFault::Unsynced) {
+            self.fate.met("a folder that cannot be synced");
+            self.fate.see(&Sight::Unsure { path: &path.to_string() });
+            self.disk().remove(path.as_bytes());
+            return Err(Self::io("sync the folder of", path, ErrorKind::Other));
+        }
         self.take_away(path);
         match fault {
             Some(PutFault::CrashBehind) => {

@@ -1,13 +1,15 @@
 //! What a script does not wait for is cancelled when it returns: its work does not go on until it is done.
 //!
 //! A script takes no virtual time of its own, so it has returned when the last of the calls that it waited for had its
-//! ending. Looked at are scripts that returned by themselves.
+//! ending. Looked at are scripts that returned by themselves. A tool that does not hear has its grace from there, and the
+//! result of the script waits for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
 use toolwarden::event::EventKind;
+use toolwarden::scope::CallLimits;
 use toolwarden_tools::ids::InvocationId;
 
 use super::must;
@@ -18,6 +20,8 @@ use crate::sight::{Call, Sight, Watcher};
 pub struct Scripts {
     begun: BTreeMap<InvocationId, Script>,
     owners: BTreeMap<InvocationId, InvocationId>,
+    /// Calls whose tools do not hear of a cancel: known before the journal tells of the call.
+    deaf: BTreeSet<InvocationId>,
 }
 
 #[derive(Debug, Default)]
@@ -53,7 +57,8 @@ impl Scripts {
         let awaited = script.calls.iter().enumerate().filter(|(at, _)| is_awaited(*at));
         let ended_at = awaited.filter_map(|(_, (_, ends))| ends.call).max().unwrap_or(script.began_at);
         for (at, (call, ends)) in script.calls.iter().enumerate() {
-            let late = ends.work.filter(|work| *work > ended_at && told.is_some() && !is_awaited(at));
+            let until = if self.deaf.contains(call) { ended_at + CallLimits::default().grace } else { ended_at };
+            let late = ends.work.filter(|work| *work > until && told.is_some() && !is_awaited(at));
             must(late.is_none(), || {
                 format!(
                     "{} was not awaited by a script that ended at {ended_at:?}, and was done at {late:?}",
@@ -102,6 +107,10 @@ impl Watcher for Scripts {
                 }
                 _ => Ok(()),
             },
+            Sight::Deaf { invocation } => {
+                self.deaf.insert((*invocation).clone());
+                Ok(())
+            }
             Sight::Over { invocation, returned: true, .. } => {
                 if let Some(ends) = self.call(invocation) {
                     ends.work = Some(at);
@@ -109,7 +118,7 @@ impl Watcher for Scripts {
                 Ok(())
             }
             Sight::Crashed | Sight::JournalBroke => {
-                (self.begun, self.owners) = (BTreeMap::new(), BTreeMap::new());
+                (self.begun, self.owners, self.deaf) = Default::default();
                 Ok(())
             }
             _ => Ok(()),

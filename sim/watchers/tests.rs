@@ -17,12 +17,13 @@ use toolwarden::settlement::projection_policy::ProjectionPolicy;
 use toolwarden::snapshot::{encode, forked};
 use toolwarden_actors::budget::{Amount, BudgetLimits};
 use toolwarden_actors::journal::Entry;
+use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::dispatch::{ChildContract, ContractAgent, ContractBudget, ContractUse};
 use toolwarden_tools::effects::store::memory::MemoryStore;
 use toolwarden_tools::effects::store::{Append, Store as _};
 use toolwarden_tools::ids::{InvocationId, SessionId, TaskId, ToolName};
-use toolwarden_tools::outcome::Trust;
+use toolwarden_tools::outcome::{ToolErrorKind, Trust};
 use toolwarden_tools::workflow::event::{Entry as LogEntry, Event as WorkflowEvent, ScheduledStep};
 use toolwarden_tools::workflow::retry::{Backoff, RetryPolicy};
 use toolwarden_tools::workspace::WorkspaceCapabilities;
@@ -218,6 +219,62 @@ fn effects_commands_and_files_are_watched() {
     assert_eq!(about_sights(&[began, Sight::Over { invocation: &id, tool: &tool, returned: false }]), Some("heed"));
 }
 
+// A step of a workflow may do its work again when it was interrupted and its end is not known, and else never.
+#[test]
+fn a_second_time_is_for_interrupted_steps_alone() {
+    use WorkflowEvent as E;
+    let step = ScheduledStep {
+        step_id: "clean".into(),
+        step_name: "work".into(),
+        input: json!({ "tool": "chore", "args": { "effect": "once" } }),
+        retry: None,
+        continue_workflow_on_failure: false,
+    };
+    let created = lines(&[E::StepCreated(step)]);
+    let completed = lines(&[E::StepCompleted { step_id: "clean".into(), output: Value::Null }]);
+    let logged = |bytes| Sight::Logged { path: "run", bytes, is_whole: true };
+    let proposed = |id: &str, name: &str, parent: Option<&str>| EventKind::ToolProposed {
+        id: id.into(),
+        name: name.into(),
+        origin: Origin::Nested,
+        parent: parent.map(InvocationId::from),
+    };
+    let over = |error_kind: Option<ToolErrorKind>, unrecorded: Value| {
+        let EventKind::ToolEnd(result) = ended("w") else { panic!("it is an end") };
+        let mut result = CallResult { error_kind, exit_code: 1, ..(*result).clone() };
+        result.metadata.insert("dynamic_workflow".into(), json!({ "unrecorded": unrecorded }));
+        EventKind::ToolEnd(Arc::new(result))
+    };
+    let cancelled =
+        || Some(ToolErrorKind::Cancelled { op: "dynamic_workflow".into(), reason: Some(CancelReason::Requested) });
+    let id = InvocationId::from("a");
+    let about = |outer: &str, between: &[Sight<'_>]| {
+        let mut effects = super::effects::Effects::default();
+        let mut see = |sight: &Sight<'_>| effects.see(Duration::ZERO, sight);
+        let within = proposed("b", "program", Some("w"));
+        for kind in [proposed("w", outer, None), within, proposed("a", "chore", Some("b")), started("a")] {
+            see(&Sight::Entry(&entry(1, kind)))?;
+        }
+        see(&logged(&created))?;
+        see(&Sight::Effect { invocation: &id, name: "once" })?;
+        between.iter().try_for_each(&mut see)?;
+        see(&Sight::Effect { invocation: &id, name: "once" })
+    };
+    let (ended, cut_off) = (entry(2, over(None, json!([]))), entry(2, over(cancelled(), json!([]))));
+    let known = entry(2, over(cancelled(), json!(["clean"])));
+    let workflow = |between: &[Sight<'_>]| about("dynamic_workflow", between);
+    assert_eq!(workflow(&[Sight::Crashed]), Ok(()));
+    assert_eq!(workflow(&[Sight::Entry(&cut_off)]), Ok(()));
+    // Planted faults, one each.
+    assert!(workflow(&[]).is_err(), "nothing has happened");
+    assert!(workflow(&[Sight::Entry(&ended)]).is_err(), "its record was refused, and its process lives");
+    assert!(workflow(&[Sight::Entry(&known)]).is_err(), "the process said that it knows");
+    assert!(workflow(&[logged(&completed), Sight::Crashed]).is_err(), "it is recorded");
+    assert!(about("batch", &[Sight::Crashed]).is_err(), "no step of a workflow");
+    let twice = [Sight::Crashed, Sight::Effect { invocation: &id, name: "once" }];
+    assert!(workflow(&twice).is_err(), "one crash is no leave for two more times");
+}
+
 /// The files of a world at its end.
 fn left(files: &[(&str, &str)]) -> Aftermath {
     let files = files.iter().map(|(path, text)| ((*path).to_owned(), text.as_bytes().to_vec()));
@@ -246,7 +303,23 @@ fn marks_are_watched() {
     );
     let patch = json!({ "diff": "+mark-1\n mark-0\n+mark-2\n" });
     assert_eq!(about_marks("patch", patch.clone(), false, &[("f", "mark-1"), ("g", "mark-2")]), Ok(()));
-    assert!(about_marks("patch", patch, false, &[("f", "mark-1")]).is_err(), "half");
+    assert!(about_marks("patch", patch.clone(), false, &[("f", "mark-1")]).is_err(), "half");
+    // What could not be put back is named, and is all that may be left; where all is changed at once there is no such thing.
+    let half = |plain, named: &[&str]| {
+        let mut marks = super::marks::Marks::new(plain);
+        let start = EventKind::ToolExecutionStart { id: "a".into(), name: "patch".into(), args: patch.clone() };
+        let EventKind::ToolEnd(result) = ended("a") else { panic!("it is an end") };
+        let mut result = CallResult { exit_code: 1, ..(*result).clone() };
+        result.metadata.insert("unrestored".to_owned(), json!(named));
+        for (sequence, kind) in (1..).zip([start, EventKind::ToolEnd(Arc::new(result))]) {
+            marks.see(Duration::ZERO, &Sight::Entry(&entry(sequence, kind))).unwrap();
+        }
+        marks.finish(&left(&[("f", "mark-1")])).is_ok()
+    };
+    assert_eq!(
+        [half(true, &["f"]), half(true, &["g"]), half(true, &[]), half(false, &["f"])],
+        [true, false, false, false]
+    );
     let calls = ["mark-1", "mark-2"].map(|mark| json!({ "tool": "write", "args": { "content": mark } }));
     let batch = json!({ "invocations": calls });
     assert_eq!(about_marks("batch", batch.clone(), false, &[("f", "mark-1 mark-2")]), Ok(()));
@@ -695,9 +768,12 @@ fn forks_are_watched() {
 #[test]
 fn what_a_script_lets_go_is_seen() {
     let (id, tool) = (InvocationId::from("b"), ToolName::from("peek"));
-    let about = |done_ms: u64, ended_ms: u64| {
+    let about = |is_deaf: bool, done_ms: u64| {
         let mut watcher = super::scripts::Scripts::default();
         let mut see = |at_ms: u64, sight: &Sight<'_>| watcher.see(Duration::from_millis(at_ms), sight);
+        if is_deaf {
+            see(0, &Sight::Deaf { invocation: &id }).unwrap();
+        }
         let program =
             EventKind::ToolProposed { id: "p".into(), name: "program".into(), origin: Origin::Agent, parent: None };
         for kind in [program, proposed("a", Some("p")), proposed("b", Some("p"))] {
@@ -710,8 +786,10 @@ fn what_a_script_lets_go_is_seen() {
         let EventKind::ToolEnd(result) = ended("p") else { panic!("it is an ending") };
         let mut result = CallResult::clone(&result);
         result.metadata.insert("program".into(), calls);
-        see(ended_ms, &Sight::Entry(&entry(1, EventKind::ToolEnd(Arc::new(result)))))
+        see(done_ms, &Sight::Entry(&entry(1, EventKind::ToolEnd(Arc::new(result)))))
     };
-    assert_eq!(about(10, 10), Ok(()), "it was done in the same moment");
-    assert!(about(500, 500).is_err(), "it went on after the script had returned");
+    assert_eq!(about(false, 10), Ok(()), "it was done in the same moment");
+    assert!(about(false, 500).is_err(), "it went on after the script had returned");
+    assert_eq!(about(true, 500), Ok(()), "it does not hear, and has its grace");
+    assert!(about(true, 4_011).is_err(), "it went on beyond its grace");
 }

@@ -74,6 +74,21 @@ fn a_broken_promise_is_found_made_small_told_and_drawn() {
     );
 }
 
+// What breaks in a pretended world breaks on purpose: whoever searches reads the table, and asks for the log if need be.
+#[test]
+fn a_search_logs_nothing_unless_it_is_asked_to() {
+    let workspace = Workspace::new();
+    let search = ["sim", "run", "--scenario", "world-bad-disk", "--seeds", "0..3", "--jobs", "1"];
+    let quiet = workspace.run(&search).ends_with(0);
+    assert_eq!(quiet.err, "");
+    let told = workspace.run(&[&search[..], &["--log", "warn"]].concat()).ends_with(0);
+    assert!(told.err.contains("the journal's sink failed"), "{}", told.err);
+    assert_eq!(told.out, quiet.out);
+    // Everything else warns as before.
+    let help = workspace.run(&["--help"]).ends_with(0).out;
+    assert!(help.contains("[default: warn, and off for sim"), "{help}");
+}
+
 #[test]
 fn a_small_scenario_is_gone_through_in_order() {
     let workspace = Workspace::new();

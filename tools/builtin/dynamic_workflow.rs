@@ -9,6 +9,7 @@ mod asking;
 mod driver;
 mod report;
 mod step;
+mod unrecorded;
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use thiserror::Error;
 
 use self::driver::{Plan, drive_all};
 use self::step::Room;
+use self::unrecorded::Unrecorded;
 use super::generate_object::NAME as GENERATE_OBJECT;
 use super::program::allowance::Allowance;
 use super::program::{AskedLimits, ProgramError, Source, limits_schema, read_source};
@@ -42,7 +44,10 @@ pub const GENERATIONS_WIDTH_MAX: usize = 4;
 pub const SIGNALS_MAX: usize = 32;
 
 /// The tool.
-pub struct DynamicWorkflowTool;
+#[derive(Default)]
+pub struct DynamicWorkflowTool {
+    unrecorded: Arc<Unrecorded>,
+}
 
 /// Why no run was begun or gone on with.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -115,13 +120,7 @@ struct RunLimits {
 impl DynamicWorkflowTool {
     /// The tool, ready to register.
     pub fn new() -> Self {
-        Self
-    }
-}
-
-impl Default for DynamicWorkflowTool {
-    fn default() -> Self {
-        Self::new()
+        Self::default()
     }
 }
 
@@ -149,7 +148,7 @@ impl Tool for DynamicWorkflowTool {
             if let Some(reason) = ctx.cancel.reason() {
                 return ToolOutcome::ended_early("dynamic_workflow", reason);
             }
-            match prepare(ctx, arguments) {
+            match prepare(ctx, arguments, &self.unrecorded) {
                 Ok((invoke, plan)) => run(ctx, &invoke, plan).await,
                 Err(ended) => *ended,
             }
@@ -170,7 +169,7 @@ fn source_hash(source: &Source, nodes: &[Node]) -> Digest {
     Digest::of_json(&json!({"source": source.text, "nodes": of_nodes}))
 }
 
-fn prepare(ctx: &ToolContext, arguments: Value) -> Step<(Arc<dyn Invoke>, Plan)> {
+fn prepare(ctx: &ToolContext, arguments: Value, unrecorded: &Arc<Unrecorded>) -> Step<(Arc<dyn Invoke>, Plan)> {
     let ended = |error: WorkflowError| Box::new(ToolOutcome::from(error));
     let malformed = |error: serde_json::Error| ended(WorkflowError::Malformed(error.to_string()));
     let mut arguments = Arguments::deserialize(arguments).map_err(malformed)?;
@@ -225,6 +224,7 @@ fn prepare(ctx: &ToolContext, arguments: Value) -> Step<(Arc<dyn Invoke>, Plan)>
         width,
         depth: 0,
         room: Room::new(width, generations),
+        unrecorded: Arc::clone(unrecorded),
     };
     Ok((invoke, plan))
 }

@@ -131,8 +131,9 @@ pub trait Files: Send + Sync {
     }
 
     /// Makes several changes, all of them or none. `go_on` is asked between the steps; once it says no, what was
-    /// done is taken back. Where a provider has no better way, the changes are made one after the other, and those
-    /// before one that fails are taken back; a process that is killed half-way then leaves them half done.
+    /// done is taken back. Where a provider has no better way, the changes are made one after the other; when one fails,
+    /// those before it are taken back, and itself too where it happened all the same. A process that is killed half-way
+    /// then leaves them half done, and so may a second failure on the way back, which is told by name.
     ///
     /// # Errors
     /// [`TogetherError`], which says what was taken back and what could not be.

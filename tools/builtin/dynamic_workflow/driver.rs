@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::asking::put_before;
 use super::step::{Room, StepEnd, StepPlan};
+use super::unrecorded::{Unrecorded, run_key};
 use super::{SignalArgument, WorkflowError};
 use crate::builtin::program::allowance::Allowance;
 use crate::builtin::program::{Limits, RunView, Source};
@@ -54,6 +55,8 @@ pub(super) struct Plan {
     /// How many runs it is inside of.
     pub(super) depth: u32,
     pub(super) room: Room,
+    /// What steps have come to and is not in a log.
+    pub(super) unrecorded: Arc<Unrecorded>,
 }
 
 impl Plan {
@@ -181,9 +184,25 @@ impl<'a> Driver<'a> {
         self.records.is_durable()
     }
 
+    /// What is kept of this run in this process, which its log lacks; nothing where records end with the call.
+    fn run_key(&self) -> Option<Digest> {
+        let first = self.entries.first().filter(|_| self.is_durable())?;
+        Some(run_key(self.ctx.workspace.display_root(), first))
+    }
+
+    /// The steps that have ended, and whose ends this process knows and the log lacks.
+    pub(super) fn unrecorded(&self) -> Vec<String> {
+        self.run_key().map(|run| self.plan.unrecorded.steps(&run)).unwrap_or_default()
+    }
+
     /// Drives the run as far as this call can.
     pub(super) async fn drive(&mut self, recorded: Vec<Entry>) -> DriveEnd {
         let (Ok(end) | Err(end)) = self.advance(recorded).await;
+        if self.state.end.is_some()
+            && let Some(run) = self.run_key()
+        {
+            self.plan.unrecorded.forget_run(&run);
+        }
         end
     }
 
@@ -284,7 +303,14 @@ impl<'a> Driver<'a> {
         }
         self.append(events)?;
         let Some(reason) = self.plan.cancel.take() else { return Ok(()) };
-        let shared = StepPlan::of(&self.plan);
+        let shared = StepPlan::of(&self.plan, self.run_key());
+        for attempt in interrupted(&self.state) {
+            // What is done is not cancelled.
+            let Some((result, trust)) = shared.known(&attempt) else { continue };
+            self.trust = self.trust.least(trust);
+            self.append(settle(&self.plan.run_id, &attempt, result, self.ctx.clock.unix_ms()))?;
+            shared.is_recorded(&attempt);
+        }
         for attempt in interrupted(&self.state).filter(|attempt| attempt.step.step_name == CHILD_STEP) {
             // What it comes to is in its own log; here the step has failed either way.
             shared.run_child(self.ctx, self.invoke, &attempt, Some((reason.clone(), self.plan.at_once))).await;
@@ -351,7 +377,7 @@ impl<'a> Driver<'a> {
             return self.sleep(until_ms, "for the next attempt of a step").await;
         }
         let (ctx, invoke) = (self.ctx, self.invoke);
-        let shared = Arc::new(StepPlan::of(&self.plan));
+        let shared = Arc::new(StepPlan::of(&self.plan, self.run_key()));
         let left_ms = self.state.deadline_ms().map(|deadline_ms| deadline_ms.saturating_sub(ctx.clock.unix_ms()));
         let mut over = std::pin::pin!(tokio::time::sleep(Duration::from_millis(left_ms.unwrap_or_default())));
         let mut waiting = of_round.into_iter();
@@ -393,6 +419,7 @@ impl<'a> Driver<'a> {
             match end {
                 StepEnd::Ended(result) => {
                     self.append(settle(&self.plan.run_id, &attempt, result, ctx.clock.unix_ms()))?;
+                    shared.is_recorded(&attempt);
                 }
                 // Others go on; the run waits with this one.
                 StepEnd::Suspended(why) => suspended = suspended.or(Some(why)),

@@ -59,6 +59,15 @@ pub(super) fn outcome(driver: &Driver<'_>, end: DriveEnd) -> ToolOutcome {
         }
     };
     tell_steps(&mut text, driver);
+    let unrecorded = driver.unrecorded();
+    if !unrecorded.is_empty() {
+        let _ = writeln!(
+            text,
+            "[done, and not in the log: {}. Call again with the same run_id: while this process lives they are recorded \
+             then, and do not run again]",
+            unrecorded.join(", ")
+        );
+    }
     if !driver.is_durable() {
         text.push_str("[this workspace keeps no logs: the run cannot be gone on with later]\n");
     }
@@ -118,6 +127,7 @@ fn facts(driver: &Driver<'_>) -> Value {
         "last_sequence": state.last_sequence,
         "source_hash": driver.plan.source_hash,
         "durable": driver.is_durable(),
+        "unrecorded": driver.unrecorded(),
         "snapshot": {
             "steps": state.steps.len(), "open": state.open.len(), "end": state.end, "cancel": state.cancel,
             "hooks": state.hooks,

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::driver::{DriveEnd, Plan, Run, drive_to_end};
+use super::unrecorded::{Outcome, Unrecorded};
 use super::{SignalArgument, source_hash};
 use crate::builtin::program::allowance::Allowance;
 use crate::builtin::program::desk::run_script;
@@ -60,10 +61,13 @@ pub(super) struct StepPlan {
     depth: u32,
     room: Room,
     signals: Vec<SignalArgument>,
+    unrecorded: Arc<Unrecorded>,
+    /// What the run is known by there; none where records end with the call.
+    key: Option<Digest>,
 }
 
 impl StepPlan {
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(super) fn of(plan: &Plan, key: Option<Digest>) -> Self {
         Self {
             run_id: plan.run_id.clone(),
             source: plan.source.clone(),
@@ -73,11 +77,40 @@ impl StepPlan {
             depth: plan.depth,
             room: plan.room.clone(),
             signals: plan.signals.clone(),
+            unrecorded: Arc::clone(&plan.unrecorded),
+            key,
         }
     }
 
-    /// Does an attempt to its end.
+    /// Does an attempt to its end, unless this process knows its end from before. What it comes to is kept until
+    /// [`Self::is_recorded`]; but for what a cancel made of it, which is no end.
     pub(super) async fn run(&self, ctx: &ToolContext, invoke: &Arc<dyn Invoke>, attempt: &Attempt) -> (StepEnd, Trust) {
+        if let Some((result, trust)) = self.known(attempt) {
+            return (StepEnd::Ended(result), trust);
+        }
+        let (end, trust) = self.work(ctx, invoke, attempt).await;
+        // A run inside has a log of its own.
+        let key = self.key.as_ref().filter(|_| attempt.step.step_name != CHILD_STEP);
+        if let (Some(key), StepEnd::Ended(result), None) = (key, &end, ctx.cancel.reason()) {
+            self.unrecorded.keep(key, &attempt.step.step_id, attempt.attempt, (result.clone(), trust));
+        }
+        (end, trust)
+    }
+
+    /// What an attempt that had begun before this call came to, when this process knows it.
+    pub(super) fn known(&self, attempt: &Attempt) -> Option<Outcome> {
+        let key = self.key.as_ref().filter(|_| attempt.interrupted)?;
+        self.unrecorded.of(key, &attempt.step.step_id, attempt.attempt)
+    }
+
+    /// What an attempt came to is in the log.
+    pub(super) fn is_recorded(&self, attempt: &Attempt) {
+        if let Some(key) = &self.key {
+            self.unrecorded.forget(key, &attempt.step.step_id, attempt.attempt);
+        }
+    }
+
+    async fn work(&self, ctx: &ToolContext, invoke: &Arc<dyn Invoke>, attempt: &Attempt) -> (StepEnd, Trust) {
         let name = attempt.step.step_name.as_str();
         if name == CHILD_STEP {
             return self.run_child(ctx, invoke, attempt, None).await;
@@ -190,6 +223,7 @@ impl StepPlan {
             width: self.width,
             depth: self.depth + 1,
             room: self.room.clone(),
+            unrecorded: Arc::clone(&self.unrecorded),
         }
     }
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests look at real logs")]
 
 mod lineage;
+mod refused;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -211,7 +212,7 @@ impl Records for Deadly {
 
 /// Drives a run with room for so many more records; gives the log and how it ended.
 async fn driven(stage: &Stage, arguments: Value, before: Vec<Entry>, room: usize) -> (Vec<Entry>, DriveEnd) {
-    let (invoke, plan) = prepare(&stage.ctx, arguments).unwrap();
+    let (invoke, plan) = prepare(&stage.ctx, arguments, &Arc::default()).unwrap();
     let kept = Arc::new(Mutex::new(before.clone()));
     let records = Deadly { kept: Arc::clone(&kept), room };
     let end = Box::pin(Driver::new(&stage.ctx, &invoke, plan, Box::new(records)).drive(before)).await;

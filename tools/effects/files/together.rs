@@ -64,7 +64,7 @@ pub struct TogetherError {
     pub error: Box<FileError>,
     /// Files that had been changed and are again what they were.
     pub restored: Vec<WorkspacePath>,
-    /// Files that had been changed and could not be put back, with why.
+    /// Files that had been changed, or of which that is not known, and that could not be put back, with why.
     pub unrestored: Vec<(WorkspacePath, FileError)>,
 }
 
@@ -87,7 +87,9 @@ impl TogetherError {
     }
 }
 
-/// Makes the changes in their order; takes back what was made when one fails.
+/// Makes the changes in their order; takes back what was made when one fails. A change that fails in a way that leaves
+/// open whether it happened (its folder could not be synced, its answer did not come) is looked at: it counts as made
+/// when it stands there.
 pub fn one_by_one<F: Files + ?Sized>(
     files: &F,
     changes: &[FileChange<'_>],
@@ -101,7 +103,12 @@ pub fn one_by_one<F: Files + ?Sized>(
                     made.push(made_now);
                     continue;
                 }
-                Err(error) => TogetherError::before_anything(index, error),
+                Err(halted) => {
+                    let Halted { error, made: after_all, unknown } = *halted;
+                    made.extend(after_all);
+                    let unrestored = unknown.into_iter().map(|path| (path.clone(), not_known(&path))).collect();
+                    TogetherError { unrestored, ..TogetherError::before_anything(index, error) }
+                }
             }
         } else {
             TogetherError::stopped(change.path())
@@ -120,9 +127,45 @@ struct Made {
     moved_to: Option<WorkspacePath>,
 }
 
-fn make<F: Files + ?Sized>(files: &F, change: &FileChange<'_>) -> Result<Made, FileError> {
+/// A change that failed.
+struct Halted {
+    error: FileError,
+    /// It was made all the same.
+    made: Option<Made>,
+    /// A file that may have been changed, and could not be looked at or cleared away.
+    unknown: Option<WorkspacePath>,
+}
+
+/// How a file stands of which a change has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// As before, or as somebody else made it since.
+    Unchanged,
+    /// As the change was to leave it.
+    Changed,
+    /// It cannot be looked at.
+    Unknown,
+}
+
+impl Halted {
+    fn made(error: FileError, made: Made) -> Box<Self> {
+        Box::new(Self { error, made: Some(made), unknown: None })
+    }
+
+    fn unknown(error: FileError, unknown: Option<WorkspacePath>) -> Box<Self> {
+        Box::new(Self { error, made: None, unknown })
+    }
+}
+
+impl From<FileError> for Box<Halted> {
+    fn from(error: FileError) -> Self {
+        Halted::unknown(error, None)
+    }
+}
+
+fn make<F: Files + ?Sized>(files: &F, change: &FileChange<'_>) -> Result<Made, Box<Halted>> {
     let path = change.path().clone();
-    match change {
+    let (made, result) = match change {
         FileChange::Put { bytes, expected, .. } => {
             let before = match expected {
                 Expected::Absent => None,
@@ -133,26 +176,86 @@ fn make<F: Files + ?Sized>(files: &F, change: &FileChange<'_>) -> Result<Made, F
                 Expected::Content(digest) => Expected::Content(digest.clone()),
                 _ => Expected::Content(Digest::of(before)),
             });
-            files.replace(&path, &Replacement { bytes, expected, create_folders: true })?;
-            Ok(Made { path, before, after: Some(Digest::of(bytes)), moved_to: None })
+            let result = files.replace(&path, &Replacement { bytes, expected, create_folders: true }).map(|_| ());
+            (Made { path, before, after: Some(Digest::of(bytes)), moved_to: None }, result)
         }
         FileChange::Remove { expected, .. } => {
             let before = content(files, &path)?;
-            files.remove(&path, expected)?;
-            Ok(Made { path, before, after: None, moved_to: None })
+            let result = files.remove(&path, expected);
+            (Made { path, before, after: None, moved_to: None }, result)
         }
-        FileChange::Move { to, expected, .. } => {
-            let before = content(files, &path)?;
-            let Some(bytes) = before.as_deref() else { return Err(FileError::NotFound { path: path.to_string() }) };
-            files.replace(to, &Replacement { bytes, expected: Expected::Absent, create_folders: true })?;
-            if let Err(error) = files.remove(&path, expected) {
-                // The copy is ours alone; where it cannot go either, the error that counts is the first one.
-                let _ = files.remove(to, &Expected::Content(Digest::of(bytes)));
-                return Err(error);
-            }
-            Ok(Made { path, before, after: None, moved_to: Some(to.clone()) })
-        }
+        FileChange::Move { to, expected, .. } => return make_move(files, path, to, expected),
+    };
+    let Err(error) = result else { return Ok(made) };
+    Err(match standing(files, &made.path, made.after.as_ref(), &error) {
+        Standing::Unchanged => error.into(),
+        Standing::Changed => Halted::made(error, made),
+        Standing::Unknown => Halted::unknown(error, Some(made.path)),
+    })
+}
+
+/// A copy under the new name; then the old one goes.
+fn make_move<F: Files + ?Sized>(
+    files: &F,
+    path: WorkspacePath,
+    to: &WorkspacePath,
+    expected: &Expected,
+) -> Result<Made, Box<Halted>> {
+    let before = content(files, &path)?;
+    let Some(bytes) = before.as_deref() else { return Err(FileError::NotFound { path: path.to_string() }.into()) };
+    let digest = Digest::of(bytes);
+    // The copy is ours alone; where it cannot go either, it has to be told.
+    let without_copy = |error: FileError| {
+        let gone = remove_surely(files, to, &digest);
+        Halted::unknown(error, gone.err().map(|_| to.clone()))
+    };
+    if let Err(error) = files.replace(to, &Replacement { bytes, expected: Expected::Absent, create_folders: true }) {
+        return Err(match standing(files, to, Some(&digest), &error) {
+            Standing::Unchanged => error.into(),
+            Standing::Changed | Standing::Unknown => without_copy(error),
+        });
     }
+    let Err(error) = files.remove(&path, expected) else {
+        return Ok(Made { path, before, after: None, moved_to: Some(to.clone()) });
+    };
+    Err(match standing(files, &path, None, &error) {
+        Standing::Unchanged => without_copy(error),
+        Standing::Changed => Halted::made(error, Made { path, before, after: None, moved_to: Some(to.clone()) }),
+        // The copy may be all that there is: it stays.
+        Standing::Unknown => Halted::unknown(error, Some(path)),
+    })
+}
+
+/// How a file stands whose change failed so; `after` is what the change was to leave there.
+fn standing<F: Files + ?Sized>(files: &F, path: &WorkspacePath, after: Option<&Digest>, error: &FileError) -> Standing {
+    // Everything else was refused before anything happened.
+    if !matches!(error, FileError::Io { .. } | FileError::Stopped { .. }) {
+        return Standing::Unchanged;
+    }
+    match content(files, path) {
+        Ok(now) if now.as_deref().map(Digest::of).as_ref() == after => Standing::Changed,
+        Ok(_) => Standing::Unchanged,
+        Err(_) => Standing::Unknown,
+    }
+}
+
+/// Removes what is ours; that it is gone is what counts.
+fn remove_surely<F: Files + ?Sized>(files: &F, path: &WorkspacePath, ours: &Digest) -> Result<(), FileError> {
+    match files.remove(path, &Expected::Content(ours.clone())) {
+        Err(FileError::NotFound { .. }) => Ok(()),
+        Err(error) if standing(files, path, None, &error) == Standing::Changed => Ok(()),
+        removed => removed,
+    }
+}
+
+fn left_there(path: &WorkspacePath, old: &WorkspacePath) -> FileError {
+    let source = std::io::Error::other(format!("it holds what {old} held, which could not be put back"));
+    FileError::Io { op: "move back", path: path.to_string(), source }
+}
+
+fn not_known(path: &WorkspacePath) -> FileError {
+    let source = std::io::Error::other("whether it was changed is not known");
+    FileError::Io { op: "look at", path: path.to_string(), source }
 }
 
 fn content<F: Files + ?Sized>(files: &F, path: &WorkspacePath) -> Result<Option<Vec<u8>>, FileError> {
@@ -169,17 +272,33 @@ fn content<F: Files + ?Sized>(files: &F, path: &WorkspacePath) -> Result<Option<
 
 fn take_back<F: Files + ?Sized>(files: &F, made: Vec<Made>, mut failed: TogetherError) -> TogetherError {
     for Made { path, before, after, moved_to } in made.into_iter().rev() {
-        let expected = after.map_or(Expected::Absent, Expected::Content);
-        let mut back = match &before {
-            Some(bytes) => files.replace(&path, &Replacement { bytes, expected, create_folders: true }).map(|_| ()),
-            None => files.remove(&path, &expected),
+        let back = match &before {
+            Some(bytes) => {
+                let expected = after.map_or(Expected::Absent, Expected::Content);
+                let replacement = Replacement { bytes, expected, create_folders: true };
+                match files.replace(&path, &replacement) {
+                    // It stands there again; that the system is not sure to keep it was so before.
+                    Err(error) if standing(files, &path, Some(&Digest::of(bytes)), &error) == Standing::Changed => {
+                        Ok(())
+                    }
+                    replaced => replaced.map(|_| ()),
+                }
+            }
+            None => after.map_or(Ok(()), |after| remove_surely(files, &path, &after)),
         };
-        if let (Ok(()), Some(to), Some(bytes)) = (&back, &moved_to, &before) {
-            back = files.remove(to, &Expected::Content(Digest::of(bytes)));
-        }
         match back {
             Ok(()) => failed.restored.push(path),
-            Err(error) => failed.unrestored.push((path, error)),
+            Err(error) => {
+                // What stays of a file that cannot go back is where it went.
+                let left = moved_to.map(|to| (to.clone(), left_there(&to, &path)));
+                failed.unrestored.extend([(path, error)].into_iter().chain(left));
+                continue;
+            }
+        }
+        if let (Some(to), Some(bytes)) = (moved_to, &before)
+            && let Err(error) = remove_surely(files, &to, &Digest::of(bytes))
+        {
+            failed.unrestored.push((to, error));
         }
     }
     failed.restored.sort();
@@ -197,3 +316,6 @@ pub fn is_taken(files: &dyn Files, path: &WorkspacePath) -> Result<bool, FileErr
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests;
