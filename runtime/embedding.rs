@@ -265,6 +265,9 @@ impl RuntimeBuilder {
 
     /// Keeps events in memory so that [`Session::event_page`] can read them back and [`Session::tail`] can catch up;
     /// without this, a reader gets what comes while it reads, and no more.
+    ///
+    /// [`Session::event_page`]: crate::session::Session::event_page
+    /// [`Session::tail`]: crate::session::Session::tail
     #[must_use]
     pub fn retain_events(mut self, limits: RetentionLimits) -> Self {
         self.retention = Some(limits);

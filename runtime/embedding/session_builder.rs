@@ -341,6 +341,8 @@ impl SessionBuilder {
     /// What becomes of processes that a command of `bash` leaves running when its shell has ended: they are stopped,
     /// when not said, or go on as a background process of the session. Kept ones need a level that loses none of
     /// them ([`SystemProcesses::with_shim`]); without it they are stopped.
+    ///
+    /// [`SystemProcesses::with_shim`]: toolwarden_tools::effects::processes::system::SystemProcesses::with_shim
     #[must_use]
     pub fn leftover(mut self, leftover: Leftover) -> Self {
         self.leftover = leftover;
@@ -367,6 +369,8 @@ impl SessionBuilder {
     /// with a shim ([`SystemProcesses::with_shim`]); where it cannot be put in force, commands are refused. The tools
     /// that run no command keep to it as well: a read-only one lets them write nothing, and without a network they ask
     /// nothing.
+    ///
+    /// [`SystemProcesses::with_shim`]: toolwarden_tools::effects::processes::system::SystemProcesses::with_shim
     #[must_use]
     pub fn sandbox(mut self, confinement: Confinement) -> Self {
         self.sandbox = confinement;
@@ -385,6 +389,8 @@ impl SessionBuilder {
     /// What each command may use at the most, those of child runs and background processes included; no bounds, when
     /// not said. It takes a runner with a shim ([`SystemProcesses::with_shim`]), which then holds every command in a
     /// cgroup. It is tried out when the session opens; a session whose limits cannot be held does not open.
+    ///
+    /// [`SystemProcesses::with_shim`]: toolwarden_tools::effects::processes::system::SystemProcesses::with_shim
     #[must_use]
     pub fn command_limits(mut self, limits: CommandLimits) -> Self {
         self.command_limits = limits;

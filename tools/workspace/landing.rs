@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::beneath::{Beneath, stat_of};
 use super::leftover;
-use super::replacement::{Halt, Replacing, harmless, lock, take_after};
+use super::replacement::{Halt, Replacing, UNSYNCED, harmless, lock, take_after};
 use crate::cancellation::CancelReason;
 use crate::effects::files::{Expected, FileError, FileStat, NewFile, Replacement};
 use crate::workspace_path::WorkspacePath;
@@ -186,9 +186,7 @@ impl NewFile for Landing {
             errno => replacing.fail("put in place", errno),
         })?;
         let stat = rustix::fs::fstat(&self.file).map_err(|errno| replacing.fail("stat", errno))?;
-        rustix::fs::fsync(&self.folder)
-            .or_else(harmless)
-            .map_err(|errno| replacing.fail("sync the folder of", errno))?;
+        rustix::fs::fsync(&self.folder).or_else(harmless).map_err(|errno| replacing.fail(UNSYNCED, errno))?;
         Ok(stat_of(&stat))
     }
 }

@@ -22,6 +22,8 @@ use crate::digest::{Digest, RunningDigest};
 use crate::effects::files::{Expected, FileError, FileStat, Replacement};
 use crate::workspace_path::WorkspacePath;
 
+/// What could not be done when a folder cannot be synced into which a file has just been put.
+pub(super) const UNSYNCED: &str = "make sure that a crash keeps the new content, which stands there now, of";
 /// How many locks the paths of the process share.
 const STRIPES: usize = 64;
 /// How many names are tried for a temp file.
@@ -155,7 +157,7 @@ impl<'r> Replacing<'r> {
         }
         self.put(&mut temp, folder, name)?;
         let stat = rustix::fs::fstat(&temp.file).map_err(|errno| self.fail("stat", errno))?;
-        rustix::fs::fsync(folder).or_else(harmless).map_err(|errno| self.fail("sync the folder of", errno))?;
+        rustix::fs::fsync(folder).or_else(harmless).map_err(|errno| self.fail(UNSYNCED, errno))?;
         Ok(stat_of(&stat))
     }
 
