@@ -41,7 +41,7 @@ struct Done {
 }
 
 impl Effects {
-    fn is_done(&mut self, invocation: &InvocationId, name: &str) -> Result<(), String> {
+    fn take_done(&mut self, invocation: &InvocationId, name: &str) -> Result<(), String> {
         let Some(session) = self.sessions.get(invocation) else { return Ok(()) };
         let workflow = self.workflow_of(invocation).cloned();
         let done = Done { workflow, ..Done::default() };
@@ -143,7 +143,7 @@ impl Watcher for Effects {
                 EventKind::ToolEnd(result) if self.workflows.contains(&result.id) => self.call_ended(result),
                 _ => {}
             },
-            Sight::Effect { invocation, name } => return self.is_done(invocation, name),
+            Sight::Effect { invocation, name } => return self.take_done(invocation, name),
             Sight::Logged { bytes, is_whole: true, .. } => self.logged(bytes),
             Sight::Crashed | Sight::JournalBroke => self.interrupt(|_| true, &BTreeSet::new()),
             _ => {}

@@ -309,7 +309,7 @@ impl<'a> Driver<'a> {
             let Some((result, trust)) = shared.known(&attempt) else { continue };
             self.trust = self.trust.least(trust);
             self.append(settle(&self.plan.run_id, &attempt, result, self.ctx.clock.unix_ms()))?;
-            shared.is_recorded(&attempt);
+            shared.forget(&attempt);
         }
         for attempt in interrupted(&self.state).filter(|attempt| attempt.step.step_name == CHILD_STEP) {
             // What it comes to is in its own log; here the step has failed either way.
@@ -419,7 +419,7 @@ impl<'a> Driver<'a> {
             match end {
                 StepEnd::Ended(result) => {
                     self.append(settle(&self.plan.run_id, &attempt, result, ctx.clock.unix_ms()))?;
-                    shared.is_recorded(&attempt);
+                    shared.forget(&attempt);
                 }
                 // Others go on; the run waits with this one.
                 StepEnd::Suspended(why) => suspended = suspended.or(Some(why)),

@@ -83,7 +83,7 @@ impl StepPlan {
     }
 
     /// Does an attempt to its end, unless this process knows its end from before. What it comes to is kept until
-    /// [`Self::is_recorded`]; but for what a cancel made of it, which is no end.
+    /// [`Self::forget`]; but for what a cancel made of it, which is no end.
     pub(super) async fn run(&self, ctx: &ToolContext, invoke: &Arc<dyn Invoke>, attempt: &Attempt) -> (StepEnd, Trust) {
         if let Some((result, trust)) = self.known(attempt) {
             return (StepEnd::Ended(result), trust);
@@ -104,7 +104,7 @@ impl StepPlan {
     }
 
     /// What an attempt came to is in the log.
-    pub(super) fn is_recorded(&self, attempt: &Attempt) {
+    pub(super) fn forget(&self, attempt: &Attempt) {
         if let Some(key) = &self.key {
             self.unrecorded.forget(key, &attempt.step.step_id, attempt.attempt);
         }
