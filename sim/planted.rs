@@ -4,6 +4,7 @@
 //! before a port or in the place of a tool, and says in which play it shows, which watcher must find it and within how
 //! many seeds. A test holds all of them to it. A scenario file for the world may name one as `mutant`.
 
+mod broken;
 mod disk;
 mod line;
 mod net;

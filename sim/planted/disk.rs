@@ -8,16 +8,16 @@ use serde_json::Value;
 use toolwarden_tools::builtin::{batch, edit, write};
 use toolwarden_tools::cancellation::CancelReason;
 use toolwarden_tools::context::ToolContext;
-use toolwarden_tools::declaration::Capabilities;
 use toolwarden_tools::digest::Digest;
 use toolwarden_tools::effects::files::together::{FileChange, TogetherError};
 use toolwarden_tools::effects::files::{
     Expected, FileError, FileStat, Files, FolderEntry, Links, LogFile, NewFile, OpenFile, Replacement,
 };
 use toolwarden_tools::outcome::ToolOutcome;
-use toolwarden_tools::tool::{Subject, Tool, ToolFuture, ToolSpec};
+use toolwarden_tools::tool::{Tool, ToolFuture};
 use toolwarden_tools::workspace_path::WorkspacePath;
 
+use super::broken::{Fault, broken};
 use super::{Planted, Wrap};
 use crate::twins::files::PretendedFiles;
 
@@ -84,7 +84,7 @@ pub(super) const DISK: [Planted; 11] = [
         "batch-in-reverse",
         "a batch begins with its last call",
         "batch",
-        || Broken::of(Arc::new(batch::BatchTool::new()), Bend::Reversed),
+        || broken(Arc::new(batch::BatchTool::new()), Bend::Reversed),
         "world-edits",
         20,
     ),
@@ -92,7 +92,7 @@ pub(super) const DISK: [Planted; 11] = [
         "done-twice",
         "an edit is done again after it was done",
         "edit",
-        || Broken::of(edit::tool(), Bend::Twice),
+        || broken(edit::tool(), Bend::Twice),
         "world-edits",
         20,
     ),
@@ -100,7 +100,7 @@ pub(super) const DISK: [Planted; 11] = [
         "failure-untold",
         "a write that failed says that it is done",
         "write",
-        || Broken::of(write::tool(), Bend::Boasts),
+        || broken(write::tool(), Bend::Boasts),
         "world-edits",
         60,
     ),
@@ -338,50 +338,24 @@ enum Bend {
     Boasts,
 }
 
-/// A built-in tool that is broken in one way.
-struct Broken {
-    tool: Arc<dyn Tool>,
-    spec: ToolSpec,
-    bend: Bend,
-}
-
-impl Broken {
-    fn of(tool: Arc<dyn Tool>, bend: Bend) -> Arc<dyn Tool> {
-        let spec = ToolSpec { name: format!("broken_{}", tool.spec().name).as_str().into(), ..tool.spec().clone() };
-        Arc::new(Self { tool, spec, bend })
-    }
-}
-
-impl Tool for Broken {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    fn capabilities(&self, arguments: &Value) -> Capabilities {
-        self.tool.capabilities(arguments)
-    }
-
-    fn subject(&self, arguments: &Value) -> Subject {
-        self.tool.subject(arguments)
-    }
-
-    fn call<'a>(&'a self, ctx: &'a ToolContext, mut arguments: Value) -> ToolFuture<'a> {
+impl Fault for Bend {
+    fn call<'a>(&'a self, tool: &'a dyn Tool, ctx: &'a ToolContext, mut arguments: Value) -> ToolFuture<'a> {
         Box::pin(async move {
-            match self.bend {
+            match self {
                 Bend::Reversed => {
                     if let Some(calls) = arguments.get_mut("invocations").and_then(Value::as_array_mut) {
                         calls.reverse();
                     }
-                    self.tool.call(ctx, arguments).await
+                    tool.call(ctx, arguments).await
                 }
                 Bend::Twice => {
-                    let once = self.tool.call(ctx, arguments.clone()).await;
+                    let once = tool.call(ctx, arguments.clone()).await;
                     if once.is_success() {
-                        self.tool.call(ctx, arguments).await;
+                        tool.call(ctx, arguments).await;
                     }
                     once
                 }
-                Bend::Boasts => match self.tool.call(ctx, arguments).await {
+                Bend::Boasts => match tool.call(ctx, arguments).await {
                     outcome if outcome.is_success() => outcome,
                     _ => ToolOutcome::success("written"),
                 },

@@ -10,36 +10,41 @@ use serde_json::{Value, json};
 use toolwarden_tools::builtin::generate_object::GenerateObjectTool;
 use toolwarden_tools::builtin::task::TaskTool;
 use toolwarden_tools::context::{Progress, ToolContext};
-use toolwarden_tools::declaration::Capabilities;
 use toolwarden_tools::generation::{Generate, GeneratedObject, ObjectFailure, ObjectRequest, Partials, REPAIRS_MAX};
 use toolwarden_tools::outcome::ToolOutcome;
-use toolwarden_tools::tool::{Subject, Tool, ToolFuture, ToolSpec};
+use toolwarden_tools::tool::{Tool, ToolFuture};
 
+use super::broken::{Fault, broken};
 use super::{Planted, Wrap};
 
 /// All of them.
 pub(super) const OBJECT: [Planted; 9] = [
-    object("object-unfit", "an object is given that does not fit", || Loose::with(Slip::Unfit), 20),
-    object("object-of-failure", "a failure holds an object", || Loose::with(Slip::Gives), 20),
-    object("round-too-many", "the model is asked once more than it may be", || Loose::with(Slip::Round), 20),
-    object("deadline-missed", "the time for all rounds is not kept", || Loose::with(Slip::Late), 20),
-    object("view-after-end", "a view comes after the last one", || Loose::with(Slip::After), 20),
-    object("view-too-soon", "views come without regard to their pace", || Loose::with(Slip::Hasty), 60),
-    object("view-taken-back", "a later view says less than an earlier one", || Loose::with(Slip::Shrinks), 60),
-    object("view-of-another", "the last view is not the object", || Loose::with(Slip::Other), 20),
+    object("object-unfit", "an object is given that does not fit", || giving(Slip::Unfit), 20),
+    object("object-of-failure", "a failure holds an object", || giving(Slip::Gives), 20),
+    object("round-too-many", "the model is asked once more than it may be", || giving(Slip::Round), 20),
+    object("deadline-missed", "the time for all rounds is not kept", || giving(Slip::Late), 20),
+    object("view-after-end", "a view comes after the last one", || giving(Slip::After), 20),
+    object("view-too-soon", "views come without regard to their pace", || giving(Slip::Hasty), 60),
+    object("view-taken-back", "a later view says less than an earlier one", || giving(Slip::Shrinks), 60),
+    object("view-of-another", "the last view is not the object", || giving(Slip::Other), 20),
     Planted {
         name: "form-unfit",
         about: "a task's answer is given in another form than was asked for",
         scenario: "world-objects",
         watcher: "objects",
         seeds_max: 20,
-        wrap: Wrap::Tool { of: "task", make: || Loose::over(Arc::new(TaskTool::new(&[])), Slip::Form) },
+        wrap: Wrap::Tool { of: "task", make: || broken(Arc::new(TaskTool::new(&[])), Slip::Form) },
     },
 ];
 
 const fn object(name: &'static str, about: &'static str, make: fn() -> Arc<dyn Tool>, seeds_max: u64) -> Planted {
     let wrap = Wrap::Tool { of: "generate_object", make };
     Planted { name, about, scenario: "world-objects", watcher: "objects", seeds_max, wrap }
+}
+
+/// The tool that gives objects, with a slip.
+fn giving(slip: Slip) -> Arc<dyn Tool> {
+    broken(Arc::new(GenerateObjectTool::new()), slip)
 }
 
 /// What is not kept to.
@@ -56,45 +61,15 @@ enum Slip {
     Form,
 }
 
-/// A tool with a fault.
-struct Loose {
-    tool: Arc<dyn Tool>,
-    spec: ToolSpec,
-    slip: Slip,
-}
-
-impl Loose {
-    fn with(slip: Slip) -> Arc<dyn Tool> {
-        Self::over(Arc::new(GenerateObjectTool::new()), slip)
-    }
-
-    fn over(tool: Arc<dyn Tool>, slip: Slip) -> Arc<dyn Tool> {
-        let spec = ToolSpec { name: format!("broken_{}", tool.spec().name).as_str().into(), ..tool.spec().clone() };
-        Arc::new(Self { tool, spec, slip })
-    }
-}
-
-impl Tool for Loose {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    fn capabilities(&self, arguments: &Value) -> Capabilities {
-        self.tool.capabilities(arguments)
-    }
-
-    fn subject(&self, arguments: &Value) -> Subject {
-        self.tool.subject(arguments)
-    }
-
-    fn call<'a>(&'a self, ctx: &'a ToolContext, arguments: Value) -> ToolFuture<'a> {
+impl Fault for Slip {
+    fn call<'a>(&'a self, tool: &'a dyn Tool, ctx: &'a ToolContext, arguments: Value) -> ToolFuture<'a> {
         Box::pin(async move {
-            let slip = self.slip;
+            let slip = *self;
             let mut bent = ctx.clone();
             bent.generate = ctx.generate.clone().map(|generate| Arc::new(Asks { generate, slip }) as _);
             let progress = Arc::clone(&ctx.progress);
             bent.progress = Arc::new(Shows { progress, slip, first: Mutex::default() });
-            let outcome = self.tool.call(&bent, arguments).await;
+            let outcome = tool.call(&bent, arguments).await;
             match slip {
                 Slip::After if outcome.is_success() => {
                     ctx.progress.delta("{\"object_partial\":{},\"final\":false}\n");

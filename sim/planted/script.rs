@@ -13,8 +13,9 @@ use toolwarden_tools::context::{Invoke, ToolCall, ToolContext};
 use toolwarden_tools::declaration::{Capabilities, ToolDefinition};
 use toolwarden_tools::effects::clock::Clock;
 use toolwarden_tools::outcome::ToolOutcome;
-use toolwarden_tools::tool::{Subject, Tool, ToolFuture, ToolSpec};
+use toolwarden_tools::tool::{Tool, ToolFuture};
 
+use super::broken::{Fault, broken};
 use super::{Planted, Wrap};
 
 /// All of them.
@@ -23,7 +24,7 @@ pub(super) const SCRIPT: [Planted; 3] = [
         "no-backoff",
         "another attempt comes at once",
         "dynamic_workflow",
-        || Broken::of(Arc::new(DynamicWorkflowTool::new()), Bend::Hasty),
+        || broken(Arc::new(DynamicWorkflowTool::new()), Bend::Hasty),
         "world-workflow",
         "workflow",
         20,
@@ -32,7 +33,7 @@ pub(super) const SCRIPT: [Planted; 3] = [
         "no-clean-up",
         "a cancelled workflow is not asked to clean up",
         "dynamic_workflow",
-        || Broken::of(Arc::new(DynamicWorkflowTool::new()), Bend::AtOnce),
+        || broken(Arc::new(DynamicWorkflowTool::new()), Bend::AtOnce),
         "world-workflow-cancel",
         "workflow",
         20,
@@ -41,7 +42,7 @@ pub(super) const SCRIPT: [Planted; 3] = [
         "calls-let-go",
         "what a script does not wait for goes on",
         "program",
-        || Broken::of(Arc::new(ProgramTool::new()), Bend::LetsGo),
+        || broken(Arc::new(ProgramTool::new()), Bend::LetsGo),
         "world-programs",
         "scripts",
         20,
@@ -68,36 +69,10 @@ enum Bend {
     LetsGo,
 }
 
-/// A built-in tool that is given something broken.
-struct Broken {
-    tool: Arc<dyn Tool>,
-    spec: ToolSpec,
-    bend: Bend,
-}
-
-impl Broken {
-    fn of(tool: Arc<dyn Tool>, bend: Bend) -> Arc<dyn Tool> {
-        let spec = ToolSpec { name: format!("broken_{}", tool.spec().name).as_str().into(), ..tool.spec().clone() };
-        Arc::new(Self { tool, spec, bend })
-    }
-}
-
-impl Tool for Broken {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    fn capabilities(&self, arguments: &Value) -> Capabilities {
-        self.tool.capabilities(arguments)
-    }
-
-    fn subject(&self, arguments: &Value) -> Subject {
-        self.tool.subject(arguments)
-    }
-
-    fn call<'a>(&'a self, ctx: &'a ToolContext, mut arguments: Value) -> ToolFuture<'a> {
+impl Fault for Bend {
+    fn call<'a>(&'a self, tool: &'a dyn Tool, ctx: &'a ToolContext, mut arguments: Value) -> ToolFuture<'a> {
         let mut given = ctx.clone();
-        match self.bend {
+        match self {
             Bend::Hasty => given.clock = Arc::new(Hasty { clock: Arc::clone(&ctx.clock), looks: AtomicU64::new(0) }),
             Bend::AtOnce if arguments.get("cancel").is_some() => arguments["cancel_at_once"] = json!(true),
             Bend::AtOnce => {}
@@ -105,7 +80,7 @@ impl Tool for Broken {
                 given.invoke = ctx.invoke.clone().map(|invoke| Arc::new(LettingGo { invoke }) as Arc<dyn Invoke>);
             }
         }
-        Box::pin(async move { self.tool.call(&given, arguments).await })
+        Box::pin(async move { tool.call(&given, arguments).await })
     }
 }
 
