@@ -2,8 +2,8 @@
 //!
 //! What must stay true of every run:
 //! - **No program that the repository names is run.** Its configuration, its hooks folder and its attributes are
-//!   somebody else's data. Every key that names a program is overridden on the command line (the fixed ones in
-//!   [`OVERRIDES`]; filter drivers, whose names are free, are looked up first and overridden by
+//!   somebody else's data. Every key that names a program is overridden by the environment ([`FIXED`]) or on the command
+//!   line (the fixed ones in [`OVERRIDES`]; filter drivers, whose names are free, are looked up first and overridden by
 //!   [`Git::without_filters`]), commands that change something included.
 //! - **Nothing reaches the network or waits for a person.** No transport is allowed, missing objects are not fetched,
 //!   there is no terminal, editor or password program.
@@ -52,7 +52,7 @@ const PASSED: [&str; 3] = ["PATH", "HOME", "XDG_CONFIG_HOME"];
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// What every run gets in its environment.
-const FIXED: [(&str, &str); 17] = [
+const FIXED: [(&str, &str); 18] = [
     ("LC_ALL", "C"),
     ("TERM", "dumb"),
     ("PAGER", "cat"),
@@ -64,6 +64,7 @@ const FIXED: [(&str, &str); 17] = [
     ("SSH_ASKPASS", ""),
     ("SSH_ASKPASS_REQUIRE", "never"),
     ("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes"),
+    ("GIT_PROXY_COMMAND", ""),
     // An empty list: no transport at all.
     ("GIT_ALLOW_PROTOCOL", ""),
     ("GIT_NO_LAZY_FETCH", "1"),
@@ -74,39 +75,37 @@ const FIXED: [(&str, &str); 17] = [
 ];
 
 /// What every run gets over the repository's own configuration: first what could run a program, then what would
-/// change the form of the output.
-const OVERRIDES: [&str; 30] = [
+/// change the form of the output. Each costs git some microseconds, so what a variable of [`FIXED`] decides, which goes
+/// before any configuration (pagers, editors, transports and their programs), does not stand here once more.
+const OVERRIDES: [&str; 14] = [
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
-    "core.pager=cat",
-    "core.editor=:",
-    "sequence.editor=:",
-    "core.sshCommand=ssh -o BatchMode=yes",
-    "core.askPass=",
-    "core.gitProxy=",
     "core.alternateRefsCommand=:",
     "credential.helper=",
     "diff.external=",
     "gpg.program=false",
     "gpg.ssh.program=false",
     "log.showSignature=false",
-    "commit.gpgSign=false",
-    "protocol.allow=never",
-    "protocol.ext.allow=never",
     "safe.bareRepository=explicit",
     "submodule.recurse=false",
-    "gc.auto=0",
-    "maintenance.auto=false",
     "core.quotePath=false",
     "color.ui=false",
     "column.ui=never",
     "i18n.logOutputEncoding=UTF-8",
+];
+/// What runs get besides that look at more than commits: what may change something, and the form of comparisons.
+const OVERRIDES_OF_FILES: [&str; 8] = [
+    "commit.gpgSign=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
     "diff.renames=true",
     "diff.relative=false",
     "diff.colorMoved=no",
     "diff.wsErrorHighlight=none",
     "status.renames=true",
 ];
+/// The command that looks at commits alone.
+const LOG: &str = "log";
 
 /// Git in the workspace of one call.
 #[derive(Clone)]
@@ -288,7 +287,9 @@ impl<'a> Git<'a> {
             all.push("--no-optional-locks".into());
         }
         let trusted = self.trusted.as_ref().map(|folder| format!("safe.directory={folder}"));
-        for setting in OVERRIDES.map(str::to_owned).into_iter().chain(trusted) {
+        let of_files = OVERRIDES_OF_FILES.iter().filter(|_| arguments.first() != Some(&LOG));
+        let settings = OVERRIDES.iter().chain(of_files).map(|setting| (*setting).to_owned());
+        for setting in settings.chain(trusted) {
             all.extend(["-c".to_owned(), setting]);
         }
         all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
