@@ -21,6 +21,7 @@ use toolwarden_tools::tool::Tool;
 use toolwarden_tools::workspace::seen::SeenFiles;
 use toolwarden_tools::workspace::{Workspace, WorkspaceCapabilities, WriteAllowance, local};
 
+use super::{BuildError, Parts, Runtime};
 use crate::agent::Agents;
 use crate::agent::file::{AgentFile, ModelNames, NoModelNames};
 use crate::command_output::CommandOutput;
@@ -36,16 +37,13 @@ use crate::policy::PermissionPolicy;
 use crate::policy::compiled::CompiledPolicy;
 use crate::resume::{Asked, Recovery, ResumeError, check};
 use crate::run::RunLimits;
-use crate::scope::Confirming;
-use crate::scope::{CallLimits, Scope};
+use crate::scope::{CallLimits, Confirming, Scope};
 use crate::session::{Session, SessionError, SessionFacts, SessionPlan};
 use crate::settlement::projection_policy::ProjectionPolicy;
 use crate::settlement::retained::ContentKeeping;
 use crate::skill_limits::SkillLimits;
 use crate::task_book::TaskBook;
 use crate::task_limits::TaskLimits;
-
-use super::{BuildError, Parts, Runtime};
 
 /// Where a session works.
 pub(super) enum Place {
