@@ -3,7 +3,7 @@
 //! What must stay true of every run:
 //! - **No program that the repository names is run.** Its configuration, its hooks folder and its attributes are
 //!   somebody else's data. Every key that names a program is overridden by the environment ([`FIXED`]) or on the command
-//!   line (the fixed ones in [`OVERRIDES`]; filter drivers, whose names are free, are looked up first and overridden by
+//!   line (the fixed ones in [`OVERRIDES_OF_FILES`]; filter drivers, whose names are free, are looked up first and overridden by
 //!   [`Git::without_filters`]), commands that change something included.
 //! - **Nothing reaches the network or waits for a person.** No transport is allowed, missing objects are not fetched,
 //!   there is no terminal, editor or password program.
@@ -74,10 +74,13 @@ const FIXED: [(&str, &str); 18] = [
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
 ];
 
-/// What every run gets over the repository's own configuration: first what could run a program, then what would
-/// change the form of the output. Each costs git some microseconds, so what a variable of [`FIXED`] decides, which goes
-/// before any configuration (pagers, editors, transports and their programs), does not stand here once more.
-const OVERRIDES: [&str; 14] = [
+/// What every run gets over the repository's own configuration. Each setting costs git some microseconds, so what a
+/// variable of [`FIXED`] decides, which goes before any configuration (pagers, editors, transports and their programs),
+/// does not stand here once more.
+const OVERRIDES: [&str; 1] = ["safe.bareRepository=explicit"];
+/// What runs get besides that do more than print commits: first what could run a program or change something, then what
+/// would change the form of the output. A log looks at no file, compares none, and says its own form in its arguments.
+const OVERRIDES_OF_FILES: [&str; 21] = [
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
     "core.alternateRefsCommand=:",
@@ -85,26 +88,22 @@ const OVERRIDES: [&str; 14] = [
     "diff.external=",
     "gpg.program=false",
     "gpg.ssh.program=false",
-    "log.showSignature=false",
-    "safe.bareRepository=explicit",
+    "commit.gpgSign=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
     "submodule.recurse=false",
+    "log.showSignature=false",
     "core.quotePath=false",
     "color.ui=false",
     "column.ui=never",
     "i18n.logOutputEncoding=UTF-8",
-];
-/// What runs get besides that look at more than commits: what may change something, and the form of comparisons.
-const OVERRIDES_OF_FILES: [&str; 8] = [
-    "commit.gpgSign=false",
-    "gc.auto=0",
-    "maintenance.auto=false",
     "diff.renames=true",
     "diff.relative=false",
     "diff.colorMoved=no",
     "diff.wsErrorHighlight=none",
     "status.renames=true",
 ];
-/// The command that looks at commits alone.
+/// The command that prints commits alone.
 const LOG: &str = "log";
 
 /// Git in the workspace of one call.
