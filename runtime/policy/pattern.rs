@@ -4,8 +4,15 @@
 //! One allow that matches too much opens what it should not, one deny that matches too little does the same, so
 //! the same pattern is read narrowly for an allow and widely for a deny or an ask.
 
+use std::sync::{Arc, OnceLock};
+
 use regex::Regex;
 use thiserror::Error;
+
+/// Longest glob, in bytes, of which only the form is looked at when it is read: its regular expression is made when it is
+/// first matched. Rules are read with every log and snapshot, and most of them never meet a call there. What is no longer
+/// than this cannot become too large: a character class takes about 2 KiB, and regex allows 10 MiB.
+const LAZY_GLOB_BYTES_MAX: usize = 512;
 
 /// The pattern of a rule.
 #[derive(Debug, Clone)]
@@ -71,7 +78,7 @@ pub struct ShellPattern {
 enum Token {
     Exact(String),
     Glob {
-        regex: Regex,
+        glob: Glob,
         /// What stands before a final `*` that follows a name.
         stem: Option<String>,
     },
@@ -90,7 +97,7 @@ impl Pattern {
         }
         let prefix = text.strip_suffix(":*").map(str::to_owned);
         if prefix.is_none() {
-            compiled(text, false)?;
+            Glob::parse(text, false)?;
         }
         Ok(Self { text: text.to_owned(), prefix, words: ShellPattern::parse(text)? })
     }
@@ -153,7 +160,7 @@ impl ShellPattern {
             } else if word.contains(['*', '?', '[', ']', '{', '}', '\\']) {
                 let stem = word.strip_suffix('*').filter(|stem| is_name(stem)).map(str::to_owned);
                 open_ended |= word.ends_with('*') && !word.ends_with("\\*");
-                tokens.push(Token::Glob { regex: compiled(word, true)?, stem });
+                tokens.push(Token::Glob { glob: Glob::parse(word, true)?, stem });
             } else {
                 tokens.push(Token::Exact(word.to_owned()));
             }
@@ -207,7 +214,7 @@ impl ShellPattern {
                 (_, None) => {}
                 (Token::Exact(exact), Some(word)) => next[at + 1] |= exact == word,
                 (Token::Glob { stem: Some(stem), .. }, Some(word)) if narrow => next[at + 1] |= stem == word,
-                (Token::Glob { regex, .. }, Some(word)) => next[at + 1] |= regex.is_match(word),
+                (Token::Glob { glob, .. }, Some(word)) => next[at + 1] |= glob.is_match(word, narrow),
             }
         }
         self.skip_any(&mut next);
@@ -224,6 +231,33 @@ impl ShellPattern {
     }
 }
 
+/// A well-formed glob that matches whole texts.
+#[derive(Debug, Clone)]
+struct Glob {
+    expression: String,
+    /// Made at the first match, once for all copies.
+    regex: Arc<OnceLock<Option<Regex>>>,
+}
+
+impl Glob {
+    fn parse(glob: &str, crosses: bool) -> Result<Self, PatternError> {
+        let regex: Arc<OnceLock<_>> = Arc::default();
+        if glob.len() > LAZY_GLOB_BYTES_MAX {
+            let compiled = compiled(glob, crosses)?;
+            regex.get_or_init(|| Some(compiled));
+        }
+        let expression = translated(glob, crosses)?;
+        regex_syntax::parse(&expression).map_err(|error| unusable(glob, &error))?;
+        Ok(Self { expression, regex })
+    }
+
+    /// Should there be no regular expression of it after all, then an allow is not for this text, and a deny is.
+    fn is_match(&self, text: &str, narrow: bool) -> bool {
+        let regex = self.regex.get_or_init(|| Regex::new(&self.expression).ok());
+        regex.as_ref().map_or(!narrow, |regex| regex.is_match(text))
+    }
+}
+
 /// Whether a path is absolute or begins at a home folder.
 pub(crate) fn is_outside(path: &str) -> bool {
     path.starts_with(['/', '~'])
@@ -236,8 +270,11 @@ fn is_name(text: &str) -> bool {
 
 /// A glob, ready to match whole texts.
 pub(super) fn compiled(glob: &str, crosses: bool) -> Result<Regex, PatternError> {
-    Regex::new(&translated(glob, crosses)?)
-        .map_err(|error| PatternError::Glob { pattern: glob.to_owned(), reason: error.to_string() })
+    Regex::new(&translated(glob, crosses)?).map_err(|error| unusable(glob, &error))
+}
+
+fn unusable(glob: &str, error: &impl ToString) -> PatternError {
+    PatternError::Glob { pattern: glob.to_owned(), reason: error.to_string() }
 }
 
 /// The anchored regular expression of a glob. `**` always crosses `/`; `*`, `?` and classes do when `crosses`.
@@ -327,7 +364,7 @@ fn group_end(rest: &str) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Fit, Pattern, PatternError, compiled};
+    use super::{Fit, LAZY_GLOB_BYTES_MAX, Pattern, PatternError, compiled};
 
     fn fit(pattern: &str, command: &str, narrow: bool) -> Fit {
         let words: Vec<_> = command.split(' ').map(|word| (!word.starts_with('$')).then_some(word)).collect();
@@ -379,5 +416,19 @@ mod tests {
         assert!(matches!(Pattern::parse("a{b").unwrap_err(), PatternError::Unclosed { open: '{', .. }));
         assert!(matches!(Pattern::parse("a\\").unwrap_err(), PatternError::Escape { .. }));
         assert!(matches!(Pattern::parse("[z-a]").unwrap_err(), PatternError::Glob { .. }));
+        // Too large for one regular expression, and said so at once.
+        let huge = "?".repeat(100_000);
+        assert!(matches!(Pattern::parse(&huge).unwrap_err(), PatternError::Glob { .. }));
+    }
+
+    #[test]
+    fn the_largest_glob_that_is_made_late_can_be_made() {
+        for piece in ["?", "[!a]", "{a,?}", "*x"] {
+            let glob = piece.repeat(LAZY_GLOB_BYTES_MAX / piece.len());
+            for crosses in [false, true] {
+                compiled(&glob, crosses).unwrap();
+            }
+            assert!(Pattern::parse(&glob).is_ok());
+        }
     }
 }
