@@ -1,7 +1,8 @@
 // What a script finds when it begins: ctx, console, a clock and random numbers that can be replayed, and refusals
 // with a reason where other runtimes have files, timers and the network. It runs before the script and keeps the
 // functions that it needs, so that a script which changes built-in objects harms itself alone.
-(function (host, now, random, log) {
+// No parenthesis stands around it: the engine would read all of it twice, the first time in search of an arrow.
+0, function (host, now, random, log) {
   "use strict";
   const { stringify } = JSON;
   const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf, prototype: objectPrototype } = Object;
@@ -203,4 +204,4 @@
       return message === undefined ? shown(reason) : `${name === undefined ? "Error" : name}: ${message}`;
     },
   };
-})
+}
