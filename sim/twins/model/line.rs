@@ -14,12 +14,11 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream;
-use serde_json::Value;
 use tokio::time::sleep;
 use toolwarden::models::ModelTurn;
 use toolwarden_tools::effects::http::{Http, HttpError, HttpHeaders, HttpRequest, HttpResponse};
 
-use super::stream::{events, last_events, unpaired};
+use super::stream::{Conversation, events, last_events, unpaired};
 use crate::fate::Fate;
 use crate::play::Wire;
 
@@ -171,8 +170,8 @@ impl Line {
 
 impl Http for Line {
     fn exchange(&self, request: HttpRequest) -> BoxFuture<'static, Result<HttpResponse, HttpError>> {
-        match serde_json::from_slice::<Value>(&request.body) {
-            Ok(body) => unpaired(self.wire, &body).into_iter().for_each(|words| (self.unpaired)(words)),
+        match serde_json::from_slice::<Conversation>(&request.body) {
+            Ok(body) => unpaired(self.wire, &body.messages).into_iter().for_each(|words| (self.unpaired)(words)),
             Err(error) => (self.unpaired)(format!("the request is not JSON: {error}")),
         }
         let fault = self.fault();

@@ -3,6 +3,7 @@
 //! What is written here follows the providers' descriptions and not our readers of them: text and arguments come in
 //! pieces, calls one after the other, and the last word last.
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use toolwarden::models::{CallArguments, ModelCall, ModelTurn, StopReason};
 
@@ -30,15 +31,18 @@ pub(super) fn last_events(wire: Wire) -> usize {
     }
 }
 
-/// What is wrong with how calls and results of a request fit together, if anything.
-pub(super) fn unpaired(wire: Wire, request: &Value) -> Option<String> {
+/// Of a request its conversation; the tools that it offers, which are most of it, are read over.
+#[derive(Debug, Deserialize)]
+pub(super) struct Conversation {
+    #[serde(default, alias = "input")]
+    pub(super) messages: Value,
+}
+
+/// What is wrong with how calls and results of a conversation fit together, if anything.
+pub(super) fn unpaired(wire: Wire, messages: &Value) -> Option<String> {
     let (mut open, mut count) = (Vec::<String>::new(), 0_usize);
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let entries = match wire {
-        Wire::Chat | Wire::Claude => request.get("messages"),
-        Wire::Responses => request.get("input"),
-    };
-    let Some(entries) = entries.and_then(Value::as_array) else {
+    let Some(entries) = messages.as_array() else {
         return Some("the request holds no conversation".to_owned());
     };
     for entry in entries {
@@ -237,7 +241,7 @@ mod tests {
     use serde_json::json;
     use toolwarden::models::{CallArguments, ModelCall, ModelTurn};
 
-    use super::{cut, events, last_events, unpaired};
+    use super::{Conversation, cut, events, last_events, unpaired};
     use crate::play::Wire;
 
     #[test]
@@ -280,12 +284,13 @@ mod tests {
             json!({ "messages": [
             { "role": "assistant", "tool_calls": [{ "id": "c" }] }, { "role": "tool", "tool_call_id": id }] })
         };
-        assert_eq!(unpaired(Wire::Chat, &chat("c")), None);
-        assert!(unpaired(Wire::Chat, &chat("d")).is_some());
+        let faults = |wire, request| unpaired(wire, &serde_json::from_value::<Conversation>(request).unwrap().messages);
+        assert_eq!(faults(Wire::Chat, chat("c")), None);
+        assert!(faults(Wire::Chat, chat("d")).unwrap().contains("answers no open call"));
         let responses = json!({ "input": [{ "type": "function_call", "call_id": "c" }] });
-        assert!(unpaired(Wire::Responses, &responses).is_some());
+        assert!(faults(Wire::Responses, responses).unwrap().contains("call"));
         let claude =
             json!({ "messages": [{ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "c" }] }] });
-        assert!(unpaired(Wire::Claude, &claude).is_some());
+        assert!(faults(Wire::Claude, claude).unwrap().contains("answers no open call"));
     }
 }
