@@ -8,6 +8,9 @@
 /// Most numbers of one run; the ones after that are 0 and are not kept.
 pub const CHOICES_MAX: usize = 1 << 20;
 
+/// Room that is made at once for numbers that are drawn.
+const ROOM: usize = 1024;
+
 /// A small seeded generator (splitmix64): the same seed gives the same numbers everywhere.
 #[derive(Debug, Clone)]
 pub struct Generator(u64);
@@ -74,7 +77,7 @@ impl Choices {
             rare_one_in: [0, 20, 50, 150][generator.below(4) as usize],
             plain_percent: [0, 0, 50, 90][generator.below(4) as usize],
         };
-        Self { source: Source::Drawn { generator, mood }, taken: Vec::new(), bounds: None }
+        Self { source: Source::Drawn { generator, mood }, taken: Vec::with_capacity(ROOM), bounds: None }
     }
 
     /// Taken from a list, and 0 beyond its end.
