@@ -13,10 +13,12 @@ use crate::stage::check;
 use crate::staleness::Staleness;
 use crate::workload::{Behaviour, FaultKind, Mix, Workload};
 
-/// Seeds that are tried in a world that was made smaller.
+/// Seeds that are tried in a tree of the machines that was made smaller, or in an index.
 pub const SEARCH_SEEDS: u64 = 120;
+/// The same in a world of the shipped parts, each run of which takes milliseconds.
+pub const WORLD_SEARCH_SEEDS: u64 = 40;
 /// Most steps towards a smaller world.
-pub const ROUNDS_MAX: usize = 64;
+pub const STEPS_MAX: usize = 64;
 /// No further step is made after so many runs.
 pub const ATTEMPTS_MAX: usize = 30_000;
 /// A search in a smaller world stops after so many failing runs and takes the shortest.
@@ -38,21 +40,25 @@ pub fn minimise(scenario: &Scenario, choices: Choices) -> Option<Small> {
     let mut search = Search { checker, attempts: 1 };
     let mut scenario = scenario.clone();
     let mut list = search.cut(&scenario, story.choices);
-    for _ in 0..ROUNDS_MAX {
-        let before = scenario.plan.clone();
-        for plan in smaller(&scenario.plan) {
-            if search.attempts >= ATTEMPTS_MAX {
-                break;
-            }
-            let candidate = Scenario { plan, choices: None, ..scenario.clone() };
-            if let Some(found) = search.again(&candidate, &list) {
+    // Round and round: what made no difference in a larger world is tried again only when all else has been tried, and
+    // when all have been tried in vain one after the other, nothing smaller fails.
+    let (mut at, mut in_vain, mut steps) = (0, 0, 0);
+    while steps < STEPS_MAX && search.attempts < ATTEMPTS_MAX {
+        let plans = smaller(&scenario.plan);
+        let count = plans.len();
+        if in_vain >= count {
+            break;
+        }
+        at %= count;
+        let Some(plan) = plans.into_iter().nth(at) else { break };
+        let candidate = Scenario { plan, choices: None, ..scenario.clone() };
+        match search.again(&candidate, &list) {
+            Some(found) => {
                 list = search.cut(&candidate, found);
                 scenario = candidate;
-                break;
+                (in_vain, steps) = (0, steps + 1);
             }
-        }
-        if scenario.plan == before {
-            break;
+            None => (at, in_vain) = (at + 1, in_vain + 1),
         }
     }
     scenario.choices = Some(list);
@@ -87,8 +93,9 @@ impl Search {
         if self.failing(scenario, Choices::from_list(list.to_vec())).is_some() {
             return Some(list.to_vec());
         }
+        let seeds = if matches!(scenario.plan, Plan::World(_)) { WORLD_SEARCH_SEEDS } else { SEARCH_SEEDS };
         let mut found: Vec<Vec<u32>> = Vec::new();
-        for seed in 0..SEARCH_SEEDS {
+        for seed in 0..seeds {
             found.extend(self.failing(scenario, Choices::from_seed(seed)));
             if found.len() >= ENOUGH {
                 break;
