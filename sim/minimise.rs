@@ -54,13 +54,17 @@ pub fn minimise(scenario: &Scenario, choices: Choices) -> Option<Small> {
         let candidate = Scenario { plan, choices: None, ..scenario.clone() };
         match search.again(&candidate, &list) {
             Some(found) => {
-                list = search.cut(&candidate, found);
+                // What was cut already and still fails has little more to give until the world is as small as it gets.
+                if found != list {
+                    list = search.cut(&candidate, found);
+                }
                 scenario = candidate;
                 (in_vain, steps) = (0, steps + 1);
             }
             None => (at, in_vain) = (at + 1, in_vain + 1),
         }
     }
+    let list = search.cut(&scenario, list);
     scenario.choices = Some(list);
     Some(Small { scenario, attempts: search.attempts })
 }
