@@ -14,6 +14,9 @@ pub const GRAMS: usize = 1 << (3 * CLASS_BITS);
 pub const CLASS_BITS: usize = 6;
 /// The class of what no match crosses: line ends and NULs. No gram holds it.
 pub const BREAK: u8 = 0;
+/// The class of blanks and of what else is not printed. No gram holds it in its middle: such grams are many, and say
+/// little that the words at their sides do not say.
+const BLANK: u8 = 1;
 /// Characters of a gram.
 pub const GRAM_CLASSES: usize = 3;
 /// Texts that are taken side by side.
@@ -53,8 +56,7 @@ const TOGETHER: [&[u8]; 24] = [
 pub const CLASSES: [u8; 256] = classes();
 
 const fn classes() -> [u8; 256] {
-    // Blanks and what else is not printed.
-    let mut table = [1_u8; 256];
+    let mut table = [BLANK; 256];
     table[b'\n' as usize] = BREAK;
     table[0] = BREAK;
     let mut letter = 0;
@@ -93,10 +95,10 @@ const fn class_pairs() -> [u16; PAIRS] {
     pairs
 }
 
-/// The gram of three classes; none when a match cannot cross it.
+/// The gram of three classes; none when a match cannot cross it, or when it is not remembered.
 pub fn gram_of(classes: [u8; GRAM_CLASSES]) -> Option<u32> {
     let [one, two, three] = classes;
-    if one == BREAK || two == BREAK || three == BREAK {
+    if one == BREAK || two == BREAK || three == BREAK || two == BLANK {
         return None;
     }
     Some(u32::from(one) << (2 * CLASS_BITS) | u32::from(two) << CLASS_BITS | u32::from(three))
@@ -104,7 +106,7 @@ pub fn gram_of(classes: [u8; GRAM_CLASSES]) -> Option<u32> {
 
 /// Which grams each of some texts has; taken over and over.
 pub struct GramTable {
-    /// For each gram, a bit for each text that has it; what stands at those with a break means nothing.
+    /// For each gram, a bit for each text that has it; what stands at those that are none means nothing.
     marks: Box<[u8]>,
     /// The bit of the text that is being read.
     bit: u8,
@@ -194,7 +196,7 @@ impl GramTable {
             let mut count = 0;
             for (row, marks) in span.iter_mut().enumerate() {
                 let [one, two] = [(at * SPAN_ROWS + row) >> CLASS_BITS, (at * SPAN_ROWS + row) % ROW_GRAMS];
-                if USED >> one & USED >> two & 1 == 1 {
+                if USED >> one & (USED & !(1 << BLANK)) >> two & 1 == 1 {
                     let first = Mark::of((row * ROW_GRAMS) as u32, number);
                     count = take_row(first, marks, &mut fresh, count);
                 }
@@ -260,7 +262,8 @@ mod tests {
         assert_ne!(grams_of(b"foo"), grams_of(b"fop"));
         assert!(CLASSES.iter().all(|class| usize::from(*class) < CLASS_COUNT));
         const { assert!(CLASS_COUNT < ROW_GRAMS) };
-        assert!(grams_of(b"a\nb\nc\0d").is_empty());
+        assert!(grams_of(b"a\nb\nc\0d e").is_empty());
+        assert_eq!(grams_of(b"a bc").len(), 1);
     }
 
     fn take(table: &mut GramTable) -> Vec<Vec<u32>> {
@@ -322,7 +325,7 @@ mod tests {
         table.begin(7);
         table.add(&text);
         let found = take(&mut table);
-        assert_eq!(found[7].len(), (CLASS_COUNT - 1).pow(3));
+        assert_eq!(found[7].len(), (CLASS_COUNT - 1).pow(2) * (CLASS_COUNT - 2));
         assert!(found[..7].iter().all(Vec::is_empty));
     }
 }
