@@ -27,6 +27,7 @@ pub mod segment;
 pub mod walk;
 pub mod words;
 
+pub mod segment_builder;
 pub mod word_cache;
 
 pub mod segment_cache;

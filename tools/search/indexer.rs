@@ -17,10 +17,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::effects::files::{FileKind, OpenFile};
 use crate::effects::folder_watch::WatchError;
-use crate::search::gram::GramSet;
 use crate::search::index_state::{Phase, Shared};
 use crate::search::ranked_text::read_text;
-use crate::search::segment::{Segment, SegmentBuilder, SegmentFile, Stamp};
+use crate::search::segment::{Segment, SegmentFile, Stamp};
+use crate::search::segment_builder::SegmentBuilder;
 use crate::search::segment_cache::{Kept, SegmentCache};
 use crate::search::stop::Stop;
 use crate::search::text::{AtNul, Extent, TextFacts, TextReader, read_whole, settle_whole};
@@ -33,7 +33,7 @@ use crate::workspace_path::WorkspacePath;
 /// Largest file that is indexed, in bytes; larger ones are always looked at.
 const INDEXED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Files taken in hand at once.
-const CLAIM_FILES: usize = 4096;
+const CLAIM_FILES: usize = 16 * 1024;
 /// Up to so many files make a segment that is held in memory alone.
 const SMALL_FILES_MAX: usize = 64;
 /// Most segments of that kind before they are made into one.
@@ -136,7 +136,6 @@ struct Indexer<'a> {
     builder: SegmentBuilder,
     /// The files in `builder`, as they are settled when it is written.
     gathered: Vec<(WorkspacePath, bool)>,
-    grams: GramSet,
     buffer: Vec<u8>,
     bytes_in_memory: u64,
     bytes_on_disk: u64,
@@ -163,7 +162,6 @@ impl<'a> Indexer<'a> {
             cache: shared.cache.as_ref().and_then(open),
             builder: SegmentBuilder::default(),
             gathered: Vec::new(),
-            grams: GramSet::default(),
             buffer: vec![0; BUFFER_BYTES],
             bytes_in_memory: 0,
             bytes_on_disk: 0,
@@ -282,12 +280,12 @@ impl<'a> Indexer<'a> {
                 if self.stop.is_given() {
                     return Ok(());
                 }
+                if !self.builder.has_room() {
+                    self.flush()?;
+                }
                 match self.read(&path, now) {
                     None => settled.push(Settled { path, content: Content::Never }),
                     Some(indexed) => {
-                        if !self.builder.has_room(self.grams.grams().len()) {
-                            self.flush()?;
-                        }
                         self.gathered.push((path.clone(), indexed.binary_at_byte.is_some()));
                         let file = SegmentFile {
                             path: path.as_bytes().to_vec(),
@@ -295,7 +293,7 @@ impl<'a> Indexer<'a> {
                             binary_at_byte: indexed.binary_at_byte,
                             extent: indexed.extent,
                         };
-                        self.builder.add(file, self.grams.grams());
+                        self.builder.add(file);
                     }
                 }
             }
@@ -303,7 +301,7 @@ impl<'a> Indexer<'a> {
             if is_last {
                 let done = self.flush();
                 // What it gathered in is given back until there is more to do.
-                self.builder = SegmentBuilder::default();
+                self.builder.release();
                 return done;
             }
         }
@@ -345,6 +343,7 @@ impl<'a> Indexer<'a> {
         self.bytes_on_disk += size;
         let fits = self.bytes_on_disk <= DISK_BYTES_MAX;
         let put = self.cache.as_mut().filter(|_| fits).map(|cache| cache.put(&bytes));
+        self.builder.reuse(bytes);
         match put {
             Some(Ok(kept)) => Some(KnownSegment { serial: 0, segment: Arc::new(kept.segment), path: kept.path }),
             Some(Err(error)) => {
@@ -355,7 +354,7 @@ impl<'a> Indexer<'a> {
         }
     }
 
-    /// Reads a file's grams; none when it is not to be indexed.
+    /// Reads a file's grams, so that it can be added to what is built; none when it is not to be indexed.
     fn read(&mut self, path: &WorkspacePath, now_unix_ns: Option<i128>) -> Option<Indexed> {
         let (mut file, changed_unix_ns) = self.told.open_with_change(path).ok()?;
         let stat = *file.stat();
@@ -364,12 +363,12 @@ impl<'a> Indexer<'a> {
         if stat.link_count > 1 || stat.size_bytes > INDEXED_BYTES_MAX {
             return None;
         }
-        self.grams.clear();
+        self.builder.begin();
         let mut facts = TextFacts::default();
         let filled = read_whole(file.as_mut(), &mut self.buffer).ok()?;
         let extent = match filled.and_then(|filled| settle_whole(&mut self.buffer[..filled], AtNul::End, &mut facts)) {
             Some(text) => {
-                self.grams.add(&self.buffer[text.clone()]);
+                self.builder.read(&self.buffer[text.clone()]);
                 Extent::of(stat.size_bytes, &self.buffer[text])
             }
             None => {
@@ -397,7 +396,7 @@ impl<'a> Indexer<'a> {
             }
             left = left.checked_sub(count as u64)?;
             let text = &self.buffer[..count];
-            self.grams.add(text);
+            self.builder.read(text);
             extent.add(text, before);
             before = text.last().copied().unwrap_or(before);
         }

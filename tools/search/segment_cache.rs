@@ -21,7 +21,7 @@ use crate::search::segment::{Segment, SegmentError, SegmentFile};
 pub const SEGMENTS_MAX: usize = 1024;
 /// Most roots whose segments are kept; beyond it the ones unused for longest go.
 pub const ROOTS_KEPT_MAX: usize = 64;
-/// Version of the folder's layout and of the grams in it.
+/// Version of the folder's layout; segments have their own.
 const VERSION: &str = "search-1";
 /// Begin of the name of a segment.
 const SEGMENT: &str = "segment-";
@@ -147,7 +147,7 @@ impl SegmentCache {
         } else {
             self.remove(&part);
         }
-        let (segment, files) = Segment::open(file)?;
+        let (segment, files) = Segment::written(file, bytes)?;
         Ok(Kept { segment, files, path })
     }
 
@@ -182,13 +182,16 @@ mod tests {
     use std::path::Path;
 
     use super::{ROOTS_KEPT_MAX, SegmentCache};
-    use crate::search::segment::{SegmentBuilder, SegmentFile};
+    use crate::search::segment::SegmentFile;
+    use crate::search::segment_builder::SegmentBuilder;
     use crate::search::text::Extent;
 
     fn segment(path: &str) -> Vec<u8> {
         let mut builder = SegmentBuilder::default();
         let file = SegmentFile { path: path.into(), stamp: None, binary_at_byte: None, extent: Extent::default() };
-        builder.add(file, &[1, 2, 3]);
+        builder.begin();
+        builder.read(b"text");
+        builder.add(file);
         builder.finish()
     }
 

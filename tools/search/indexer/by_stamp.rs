@@ -13,9 +13,8 @@ use rustix::event::{PollFd, PollFlags};
 use super::{Indexer, SMALL_FILES_MAX, SMALL_SEGMENTS_MAX};
 use crate::effects::files::FileKind;
 use crate::effects::folder_watch::is_local;
-use crate::search::gram::GramSet;
 use crate::search::index_state::Phase;
-use crate::search::segment::{SegmentBuilder, SegmentFile};
+use crate::search::segment::SegmentFile;
 use crate::search::stamp_index::StampIndex;
 use crate::search::trigram::KnownSegment;
 use crate::search::walk::{Walk, WalkOptions};
@@ -79,6 +78,9 @@ impl Indexer<'_> {
                 continue;
             }
             index.forget(path.as_bytes());
+            if !self.builder.has_room() {
+                self.add_segment(index, pass);
+            }
             let Some(indexed) = self.read(path, now) else {
                 left_out += 1;
                 continue;
@@ -91,16 +93,12 @@ impl Indexer<'_> {
                 left_out += 1;
                 continue;
             }
-            if !self.builder.has_room(self.grams.grams().len()) {
-                self.add_segment(index, pass);
-            }
             let (stamp, binary_at_byte, extent) = (Some(stamp), indexed.binary_at_byte, indexed.extent);
             let file = SegmentFile { path: path.as_bytes().to_vec(), stamp, binary_at_byte, extent };
-            self.builder.add(file, self.grams.grams());
+            self.builder.add(file);
         }
         self.add_segment(index, pass);
-        self.builder = SegmentBuilder::default();
-        self.grams = GramSet::default();
+        self.builder.release();
         index.forget_unmet(pass);
         // Without a clock of the disk no stamp is ever old enough.
         index.left_out = if now.is_some() { left_out } else { usize::MAX };
