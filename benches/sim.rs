@@ -100,16 +100,26 @@ fn waiting() {
 }
 
 fn shrinking() {
-    let mut scenario = named("wide");
-    if let Plan::Machines(workload) = &mut scenario.plan {
+    let mut machines = named("wide");
+    if let Plan::Machines(workload) = &mut machines.plan {
         workload.mutant = Some("dropped-lease-leaks".to_owned());
     }
+    shrink("a case of the machines", &machines, 0, Duration::from_secs(5));
+    // Of the planted faults of worlds the one that takes longest.
+    let mut world = named("world-edits");
+    if let Plan::World(play) = &mut world.plan {
+        play.mutant = Some("failure-untold".to_owned());
+    }
+    shrink("a case of a world", &world, 7, Duration::from_secs(30));
+}
+
+fn shrink(what: &str, scenario: &Scenario, seed: u64, target: Duration) {
     let core = on_core();
-    let small = minimise(&scenario, scenario.choices(0)).expect("it fails");
+    let small = minimise(scenario, scenario.choices(seed)).expect("it fails");
     let spent = on_core() - core;
     let choices = small.scenario.choices.unwrap_or_default().len();
     let figure = format!("{spent:.2?}, {} runs, {choices} choices left", small.attempts);
-    row("shrinking a case of the machines", &figure, "under 5 s", spent < Duration::from_secs(5));
+    row(&format!("shrinking {what}"), &figure, &format!("under {target:?}"), spent < target);
 }
 
 /// A session of many runs with a call each.
