@@ -1,7 +1,8 @@
 //! An immutable piece of the index: for each gram, which of its files hold it.
 //!
 //! A segment is one file: postings, the lengths of them, the table of files, and a checksum over all of it that is
-//! looked at when it is opened; `segment_builder` writes it. Only the directory of grams is held in memory; postings are read where they stand.
+//! looked at when it is opened; `segment_builder` writes it. Only the directory of grams is held in memory; postings are
+//! read where they stand.
 //! Whatever cannot be read or makes no sense lets every file through: a segment never takes a file away by mistake.
 
 use std::fs::File;

@@ -24,6 +24,7 @@ fn every_call() -> Vec<Value> {
     vec![
         json!({"command": "status"}),
         json!({"command": "log"}),
+        json!({"command": "log", "path": "a.txt"}),
         json!({"command": "diff"}),
         json!({"command": "diff", "target": "HEAD~1"}),
         json!({"command": "branch"}),
@@ -58,6 +59,14 @@ impl Repository {
         format!("touch '{}/{name}'; cat", folder.display())
     }
 
+    /// The file of a program that is this command line.
+    fn script(&self, line: &str) -> String {
+        let file = self.folder.path().join("script");
+        fs::write(&file, format!("#!/bin/sh\n{line}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file.display().to_string()
+    }
+
     /// The names of the canaries that ran.
     fn traces(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.folder.path().join("traces")) else { return Vec::new() };
@@ -66,6 +75,16 @@ impl Repository {
 
     fn set(&self, key: &str, value: &str) {
         self.git(&["config", key, value]);
+    }
+
+    /// Gives the last commit a signature, which whoever shows it has to have checked by a program.
+    fn sign(&self) {
+        let signature = "\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----\n\n";
+        let signed = self.git(&["cat-file", "commit", "HEAD"]).replacen("\n\n", signature, 1);
+        let file = self.folder.path().join("signed");
+        fs::write(&file, signed).unwrap();
+        let id = self.git(&["hash-object", "-t", "commit", "-w", file.to_str().unwrap()]);
+        self.git(&["update-ref", "HEAD", id.trim()]);
     }
 }
 
@@ -98,17 +117,28 @@ const FILTERS: [&str; 4] =
 #[tokio::test]
 async fn no_program_of_the_configuration_runs() {
     for (keys, attributes, proof) in [
-        (PROGRAMS.as_slice(), "*.txt diff=evil merge=evil\n", ["core.fsmonitor", "diff.evil.command"]),
+        (
+            PROGRAMS.as_slice(),
+            "*.txt diff=evil merge=evil\n",
+            ["core.fsmonitor", "diff.evil.command", "gpg.program"].as_slice(),
+        ),
         (
             FILTERS.as_slice(),
             "a.txt filter=evil\nb.txt filter=process\n",
-            ["filter.evil.clean", "filter.process.process"],
+            ["filter.evil.clean", "filter.process.process"].as_slice(),
         ),
     ] {
         let repository = Repository::lively();
+        repository.sign();
         for key in keys {
             let canary = repository.canary(key);
-            repository.set(key, &if key.starts_with("alias") { format!("!{canary}") } else { canary });
+            let value = match key.split('.').next() {
+                Some("alias") => format!("!{canary}"),
+                // No shell reads this one: it is a file.
+                Some("gpg") => repository.script(&canary),
+                _ => canary,
+            };
+            repository.set(key, &value);
         }
         repository.set("log.showSignature", "true");
         // Outside the working tree, so that changes are not refused for it.
@@ -122,11 +152,11 @@ async fn no_program_of_the_configuration_runs() {
         }
         // Plain git does run them, or this would prove nothing.
         repository.write("a.txt", "four\n");
-        for command in ["status", "diff"] {
-            repository.plain(&repository.root, &[command]).output().unwrap();
+        for command in [&["status"][..], &["diff"], &["log", "--all"]] {
+            repository.plain(&repository.root, command).output().unwrap();
         }
         for key in proof {
-            assert!(repository.traces().contains(&key.to_owned()), "{key}: {:?}", repository.traces());
+            assert!(repository.traces().iter().any(|trace| trace == key), "{key}: {:?}", repository.traces());
         }
     }
 }

@@ -3,8 +3,9 @@
 //! What must stay true of every run:
 //! - **No program that the repository names is run.** Its configuration, its hooks folder and its attributes are
 //!   somebody else's data. Every key that names a program is overridden by the environment ([`FIXED`]) or on the command
-//!   line (the fixed ones in [`OVERRIDES_OF_FILES`]; filter drivers, whose names are free, are looked up first and overridden by
-//!   [`Git::without_filters`]), commands that change something included.
+//!   line (the fixed ones in [`OVERRIDES_OF_FILES`]; filter drivers, whose names are free, are looked up first and
+//!   overridden by [`Git::without_filters`]), commands that change something included. Only a log goes without most of them: it
+//!   prints commits by a format of its own and looks at no file, so none of those programs has a part in it.
 //! - **Nothing reaches the network or waits for a person.** No transport is allowed, missing objects are not fetched,
 //!   there is no terminal, editor or password program.
 //! - **Only the workspace's own repository.** Folders above the workspace are not searched, a `core.worktree` that
