@@ -32,7 +32,8 @@ pub fn written(text: &str) -> (Number, Written) {
     let number = Number::from_f64(double).unwrap_or_else(|| largest(text.starts_with('-')));
     let decimal = Decimal::of(text);
     let kind = match () {
-        () if double.is_finite() && Decimal::of(&format!("{double:e}")) == decimal => Written::Exact,
+        // As values are written: of a double half-way between two shortest texts others write the other one.
+        () if double.is_finite() && Decimal::of(&number.to_string()) == decimal => Written::Exact,
         () if decimal.is_whole() => Written::RoundedWhole,
         () => Written::RoundedFraction,
     };
@@ -118,6 +119,8 @@ mod tests {
             "1070468.14",
             "1E+2",
             "0e999999999999999999999",
+            // The double is …167.25, and …167.3 is as short and as near.
+            "-632576357900167.2",
         ] {
             assert_eq!(written(exact).1, Written::Exact, "{exact}");
         }
